@@ -1,0 +1,125 @@
+//! Every number that bounds Mino, with its unit last in its name and its reason beside it.
+//!
+//! Owns: the constants. Promises: how they relate is asserted at compile time, so a change that
+//! breaks a relation does not build. Leans on nothing. Gives up: none of them is configurable,
+//! but for the silence limit of a slow server (`idle_timeout_seconds` in `config.json`).
+
+const KIB: usize = 1024;
+const MIB: usize = 1024 * KIB;
+
+// --- one turn -------------------------------------------------------------------------------
+
+/// Model requests (every POST, retries included) in one turn: a model that loops costs money.
+pub const TURN_REQUESTS: u32 = 8;
+/// Tool calls in one turn, whatever their result: a person approves each of them.
+pub const TURN_CALLS: usize = 16;
+
+// --- the model's stream ---------------------------------------------------------------------
+
+/// One SSE event: some servers echo the instructions, tools and whole output in the last one.
+pub const EVENT_BYTES: usize = 16 * MIB;
+/// One response as kept: its items verbatim, and (counted by itself) its shown text.
+pub const RESPONSE_BYTES: usize = 8 * MIB;
+/// Items in one response: an array of tiny items would cost many times its size in memory.
+pub const RESPONSE_ITEMS: usize = 1024;
+/// One whole stream, counting what is skipped: an endless stream must end.
+pub const STREAM_BYTES: u64 = 256 * MIB as u64;
+/// One read from the connection: one HTTP chunk of a fast server fits.
+pub const READ_BYTES: usize = 64 * KIB;
+/// The body of an error answer: enough for any server's message, little enough for an HTML page.
+pub const ERROR_BODY_BYTES: u64 = 64 * KIB as u64;
+/// What is shown of a server's message.
+pub const ERROR_TEXT_CHARS: usize = 500;
+/// Longest `call_id`; OpenAI's are about 30 bytes, other servers send up to 191.
+pub const CALL_ID_BYTES: usize = 512;
+/// Name lookup and connecting together (TLS and proxy included).
+pub const CONNECT_SECONDS: u64 = 15;
+/// Silence in either direction before a request is given up; local servers think for minutes.
+pub const IDLE_SECONDS: u64 = 300;
+/// Longest `idle_timeout_seconds` that is accepted: a day.
+pub const IDLE_MAX_SECONDS: u64 = 86_400;
+/// How often a thread that waits for a blocked call looks at the signal flag.
+pub const TICK_MILLIS: u64 = 50;
+/// Repeats of one request after a transient failure.
+pub const RETRIES: u32 = 2;
+/// First wait before a retry where the server names none; the second is twice as long.
+pub const RETRY_WAIT_MILLIS: u64 = 1_000;
+/// Longest `Retry-After` that is honoured; a longer one fails the turn at once.
+pub const RETRY_AFTER_MAX_MILLIS: u64 = 60_000;
+
+// --- Bash -----------------------------------------------------------------------------------
+
+/// One command, in bytes of UTF-8: a person is to read all of it.
+pub const COMMAND_BYTES: usize = 16_384;
+/// Captured output (standard output and error together).
+pub const OUTPUT_BYTES: usize = 64 * KIB;
+/// From the fork to the end of the command.
+pub const COMMAND_SECONDS: u64 = 30;
+/// Between SIGTERM and SIGKILL, and for reading what a finished shell left in the pipe.
+pub const GRACE_MILLIS: u64 = 250;
+/// After SIGKILL: the kernel ends a process in microseconds, unless it sleeps in a driver.
+pub const REAP_MILLIS: u64 = 500;
+
+// --- the journal ----------------------------------------------------------------------------
+
+/// One record with its newline.
+pub const RECORD_BYTES: usize = 16 * MIB;
+/// One conversation.
+pub const JOURNAL_BYTES: u64 = 64 * MIB as u64;
+/// Kept free of every question and start, so that the largest result and the closing records fit.
+pub const JOURNAL_ROOM_BYTES: u64 = MIB as u64;
+/// JSON spells a control character with six bytes (`\u0001`): the worst growth of a text.
+pub const JSON_GROWTH: usize = 6;
+/// A record without its texts: names, numbers, time and IDs.
+pub const RECORD_FRAME_BYTES: usize = 1024;
+/// Recovery copies of one conversation before a start asks for help.
+pub const RECOVERY_COPIES: u32 = 1000;
+
+// --- people and files -----------------------------------------------------------------------
+
+/// One question typed or piped as a line.
+pub const LINE_BYTES: usize = MIB;
+/// Text on the standard input of `mino ask`.
+pub const STDIN_BYTES: usize = MIB;
+/// `SOUL.md`.
+pub const SOUL_BYTES: u64 = 64 * KIB as u64;
+/// `config.json` and `active-session.json`.
+pub const CONFIG_BYTES: u64 = 64 * KIB as u64;
+/// A PEM bundle named by `SSL_CERT_FILE`; the usual system bundle is about 220 KiB.
+pub const PEM_BYTES: u64 = 8 * MIB as u64;
+/// A command of more lines or bytes than this has its size shown by the question.
+pub const BIG_COMMAND_LINES: usize = 20;
+/// See [`BIG_COMMAND_LINES`].
+pub const BIG_COMMAND_BYTES: usize = 1_000;
+/// Input must be silent for this long before the approval question is asked.
+pub const QUIET_MILLIS: u64 = 100;
+/// Rounds of discarding before input that never gets quiet denies.
+pub const QUIET_ROUNDS: u32 = 50;
+/// More input this soon after a line is a paste, not a person.
+pub const BURST_MILLIS: u64 = 50;
+/// Questions kept as the editor's history.
+pub const HISTORY_LINES: usize = 1_000;
+/// A wait longer than this is said.
+pub const PATIENCE_SECONDS: u64 = 1;
+/// A signal's whole work, from its arrival to the exit, is planned to fit into this.
+pub const EXIT_MILLIS: u64 = 900;
+
+// A record must be able to hold the largest question, response and result.
+const _: () =
+    assert!((LINE_BYTES + STDIN_BYTES) * JSON_GROWTH + RECORD_FRAME_BYTES <= RECORD_BYTES);
+const _: () = assert!(RESPONSE_BYTES < RECORD_BYTES);
+// The room must hold the largest result, a closing result for every call of a turn, and the end.
+const _: () = assert!(
+    (OUTPUT_BYTES * JSON_GROWTH
+        + RECORD_FRAME_BYTES
+        + (TURN_CALLS + 1) * (CALL_ID_BYTES * JSON_GROWTH + RECORD_FRAME_BYTES)) as u64
+        <= JOURNAL_ROOM_BYTES
+);
+const _: () = assert!(JOURNAL_ROOM_BYTES < JOURNAL_BYTES && RECORD_BYTES as u64 <= JOURNAL_BYTES);
+// An event must be able to carry a whole response twice (its items, then the terminal event's echo).
+const _: () = assert!(EVENT_BYTES >= RESPONSE_BYTES && (EVENT_BYTES as u64) < STREAM_BYTES);
+const _: () = assert!(
+    COMMAND_BYTES <= 64 * KIB,
+    "a command must fit the kernel's argument limit"
+);
+const _: () = assert!(GRACE_MILLIS + REAP_MILLIS < EXIT_MILLIS && EXIT_MILLIS < 1_000);

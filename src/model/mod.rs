@@ -1,0 +1,4 @@
+//! (being written)
+
+pub mod sse;
+pub mod wire;

@@ -1,0 +1,5 @@
+//! (being written)
+
+pub mod home;
+mod journal;
+pub mod record;
