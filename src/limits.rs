@@ -99,6 +99,10 @@ pub const QUIET_ROUNDS: u32 = 50;
 pub const BURST_MILLIS: u64 = 50;
 /// Questions kept as the editor's history.
 pub const HISTORY_LINES: usize = 1_000;
+/// All of them together: the history must not hold a second copy of a large conversation.
+pub const HISTORY_BYTES: usize = MIB;
+/// Links followed to find the file to replace; the kernel itself gives up after 40.
+pub const LINK_HOPS: u32 = 40;
 /// A wait longer than this is said.
 pub const PATIENCE_SECONDS: u64 = 1;
 /// A signal's whole work, from its arrival to the exit, is planned to fit into this.

@@ -1,1 +1,696 @@
-//! (being written)
+//! The journal's format: what one record is, how it is written, and in which order records make sense.
+//!
+//! Owns: [`Record`], its line of JSON, and [`Order`], the check that loading and saving share, so that
+//! nothing is ever written which a later start would refuse. Promises: a line that parses has exactly
+//! the fields of its kind; items of a response come back byte for byte. Leans on serde_json's
+//! `RawValue`. Gives up: there is no checksum, so a flipped letter inside a text goes unseen.
+//!
+//! # The format, for whoever writes another reader
+//!
+//! A journal is one conversation: UTF-8 text, one JSON object a line, each line ended by one line feed
+//! (0x0A; no other character ends a line, U+2028 least of all), none longer than 16 MiB with its line
+//! feed, all together at most 64 MiB. Lines are only ever appended, each with one write and one sync.
+//! A last line without its line feed, or one that isn't JSON, is what a crash leaves of a write: it
+//! counts as never written, and Mino copies the file to `<id>-recovery-<n>.jsonl` before cutting it
+//! off. Anything else that departs from this description makes the whole file invalid.
+//!
+//! Every record has, in this order:
+//! - `v`: the format's version, 2
+//! - `seq`: 1 in the first line, and one more in each that follows
+//! - `time`: when it was written, UTC, always in the form `2026-01-31T23:59:59.999Z`
+//! - `turn_id`: 32 lowercase hexadecimal digits, the same in all records of a turn and in no other turn
+//! - `kind`, and then exactly the fields of that kind, in this order:
+//!
+//! | `kind` | fields |
+//! | --- | --- |
+//! | `user_message` | `text`: the question |
+//! | `model_response` | `text`: what was shown of it; `output`: an array of the items as the service sent them, byte for byte, but for line breaks between tokens, which are spaces |
+//! | `tool_start` | `call_id`, `name`, `arguments`: as in the response's call, all strings; `cwd`: the directory it was to run in |
+//! | `tool_result` | `call_id`; `result`: an object of `status`, `output` (a string), then, where they exist, `exit_code` (an integer) and `truncated` (`true`) |
+//! | `turn_end` | `status`: `completed`, `failed`, `cancelled` or `interrupted` |
+//!
+//! No field is missing, unknown, doubled or null. Which items of `output` are calls, and what their
+//! `call_id`, `name` and `arguments` are, is the service's language: items of type `function_call`.
+//!
+//! A turn is one `user_message`; then any number of responses with calls, each followed by its results;
+//! then, in a turn that came to an answer, one response without calls; then one `turn_end`. Turns don't
+//! overlap. Results come in the order of the calls, one for each call, before the next response or the
+//! end. A call that was executed has a `tool_start` directly before its result, with the same `call_id`,
+//! `name` and `arguments`; its status is `completed`, `failed`, `timed_out`, `output_limit`, `cancelled`
+//! or `unknown`. A call without a start has `denied`, `invalid_arguments`, `unknown_tool` or
+//! `not_executed`, and neither `exit_code` nor `truncated`. A `call_id` is used once in its turn. Only a
+//! turn with an answer may end `completed`. Whoever finds a turn without its end closes it: `unknown` for
+//! a started call without result, `not_executed` for the calls after it, then `interrupted`; nothing else
+//! may follow `unknown`. Only completed turns are part of the conversation as the model knows it.
+//!
+//! Version 1, written by the first Mino, has no `time` and only the kinds `user_message`,
+//! `assistant_message` (`text`: the answer; it stands where version 2 has `model_response`) and
+//! `turn_end`. Records of version 2 may follow those of version 1, never the reverse.
+
+use std::borrow::Cow;
+use std::collections::{HashSet, VecDeque};
+use std::fmt;
+use std::io;
+use std::time::{Duration, SystemTime};
+
+use serde::de::{Error as _, IgnoredAny};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
+
+use crate::limits::{ERROR_TEXT_CHARS, JSON_GROWTH, RECORD_FRAME_BYTES};
+use crate::step::{Call, NotRun, Ran, Spelling, Status, ToolResult, TurnStatus};
+use crate::{sys, text};
+
+/// The version that is written.
+pub const VERSION: u64 = 2;
+/// The version of the first Mino, which is still read.
+const OLD_VERSION: u64 = 1;
+
+/// 128 random bits, spelled as 32 lowercase hexadecimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Id(u128);
+
+impl Id {
+    /// A fresh one. An error where the system has no random source.
+    pub fn new() -> io::Result<Id> {
+        sys::file::random().map(Id)
+    }
+
+    /// `None` for anything but the one spelling.
+    pub fn parse(text: &str) -> Option<Id> {
+        let id = u128::from_str_radix(text, 16).map(Id).ok()?;
+        (id.to_string() == text).then_some(id)
+    }
+}
+
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+/// One durable fact: one line of the journal.
+#[derive(Debug)]
+pub struct Record<'a> {
+    pub v: u64,
+    pub seq: u64,
+    /// Version 1 has none. See [`millis`].
+    pub time: Option<Cow<'a, str>>,
+    pub turn_id: Id,
+    pub body: Body<'a>,
+}
+
+/// What a record says. The field names are the journal's.
+#[derive(Debug)]
+pub enum Body<'a> {
+    UserMessage {
+        text: Cow<'a, str>,
+    },
+    /// Version 1 only.
+    AssistantMessage {
+        text: Cow<'a, str>,
+    },
+    ModelResponse {
+        text: Cow<'a, str>,
+        output: Vec<&'a RawValue>,
+    },
+    ToolStart {
+        call_id: Cow<'a, str>,
+        name: Cow<'a, str>,
+        arguments: Cow<'a, str>,
+        cwd: Cow<'a, str>,
+    },
+    ToolResult {
+        call_id: Cow<'a, str>,
+        result: ToolResult,
+    },
+    TurnEnd {
+        status: TurnStatus,
+    },
+}
+
+impl Body<'_> {
+    /// The journal's name of the kind.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Body::UserMessage { .. } => "user_message",
+            Body::AssistantMessage { .. } => "assistant_message",
+            Body::ModelResponse { .. } => "model_response",
+            Body::ToolStart { .. } => "tool_start",
+            Body::ToolResult { .. } => "tool_result",
+            Body::TurnEnd { .. } => "turn_end",
+        }
+    }
+}
+
+/// Why a line is no record.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Flaw {
+    /// No JSON at all: as a last line it is a torn write.
+    NotJson,
+    /// JSON, and wrong; the reason is one line.
+    Wrong(String),
+}
+
+impl fmt::Display for Flaw {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Flaw::NotJson => f.write_str("it is not JSON"),
+            Flaw::Wrong(reason) => f.write_str(reason),
+        }
+    }
+}
+
+/// A string that is borrowed from the line where it holds no escapes. (serde borrows through a named
+/// type, but not through `Option<Cow<str>>`.)
+#[derive(Default, Serialize, Deserialize)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// Every field of every kind, in the order in which they are written.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Line<'a> {
+    v: u64,
+    seq: u64,
+    #[serde(borrow, default, deserialize_with = "present")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    time: Option<Text<'a>>,
+    #[serde(borrow)]
+    turn_id: Text<'a>,
+    #[serde(borrow)]
+    kind: Text<'a>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<Text<'a>>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output: Option<Vec<&'a RawValue>>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    call_id: Option<Text<'a>>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<Text<'a>>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    arguments: Option<Text<'a>>,
+    #[serde(borrow, default, deserialize_with = "present")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cwd: Option<Text<'a>>,
+    #[serde(default, deserialize_with = "object")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<ToolResult>,
+    #[serde(default, deserialize_with = "present")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<TurnStatus>,
+}
+
+/// A field that is there has a value: `null` doesn't stand for a missing one.
+fn present<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    T::deserialize(deserializer).map(Some)
+}
+
+/// A result is an object; serde would take an array of its fields as well.
+fn object<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ToolResult>, D::Error> {
+    let raw = <&RawValue>::deserialize(deserializer)?.get();
+    if !raw.starts_with('{') {
+        return Err(D::Error::custom("`result` is not an object"));
+    }
+    serde_json::from_str(raw)
+        .map(Some)
+        .map_err(D::Error::custom)
+}
+
+impl<'a> Line<'a> {
+    /// Takes the fields of the record's kind; `None` where one is missing or the kind is unknown.
+    fn take_body(&mut self) -> Option<Body<'a>> {
+        Some(match (self.v, self.kind.0.as_ref()) {
+            (_, "user_message") => Body::UserMessage {
+                text: self.text.take()?.0,
+            },
+            (OLD_VERSION, "assistant_message") => Body::AssistantMessage {
+                text: self.text.take()?.0,
+            },
+            (VERSION, "model_response") => Body::ModelResponse {
+                text: self.text.take()?.0,
+                output: self.output.take()?,
+            },
+            (VERSION, "tool_start") => Body::ToolStart {
+                call_id: self.call_id.take()?.0,
+                name: self.name.take()?.0,
+                arguments: self.arguments.take()?.0,
+                cwd: self.cwd.take()?.0,
+            },
+            (VERSION, "tool_result") => Body::ToolResult {
+                call_id: self.call_id.take()?.0,
+                result: self.result.take()?,
+            },
+            (_, "turn_end") => Body::TurnEnd {
+                status: self.status.take()?,
+            },
+            _ => return None,
+        })
+    }
+
+    fn put_body(&mut self, body: &'a Body<'_>) {
+        let text = |text: &'a str| Some(Text(Cow::Borrowed(text)));
+        match body {
+            Body::UserMessage { text: said } | Body::AssistantMessage { text: said } => {
+                self.text = text(said);
+            }
+            Body::ModelResponse {
+                text: shown,
+                output,
+            } => {
+                self.text = text(shown);
+                self.output = Some(output.clone());
+            }
+            Body::ToolStart {
+                call_id,
+                name,
+                arguments,
+                cwd,
+            } => {
+                self.call_id = text(call_id);
+                self.name = text(name);
+                self.arguments = text(arguments);
+                self.cwd = text(cwd);
+            }
+            Body::ToolResult { call_id, result } => {
+                self.call_id = text(call_id);
+                self.result = Some(result.clone());
+            }
+            Body::TurnEnd { status } => self.status = Some(*status),
+        }
+    }
+
+    fn has_body(&self) -> bool {
+        let texts = [
+            &self.text,
+            &self.call_id,
+            &self.name,
+            &self.arguments,
+            &self.cwd,
+        ];
+        texts.iter().any(|text| text.is_some())
+            || self.output.is_some()
+            || self.result.is_some()
+            || self.status.is_some()
+    }
+
+    fn check_time(&self) -> Result<(), String> {
+        match (self.v, &self.time) {
+            (OLD_VERSION, None) => Ok(()),
+            (OLD_VERSION, Some(_)) => Err("version 1 has no `time`".to_owned()),
+            (VERSION, Some(Text(time))) if millis(time).is_some() => Ok(()),
+            (VERSION, Some(_)) => Err("`time` is no UTC time with milliseconds".to_owned()),
+            (VERSION, None) => Err("`time` is missing".to_owned()),
+            (v, _) => Err(foreign_version(v)),
+        }
+    }
+}
+
+impl<'a> Record<'a> {
+    /// Reads one line, which comes without its line feed.
+    pub fn parse(line: &'a [u8]) -> Result<Record<'a>, Flaw> {
+        let line = std::str::from_utf8(line).map_err(|_| Flaw::NotJson)?;
+        let parsed = serde_json::from_str(line).map_err(|error| flaw(line, &error))?;
+        // serde would take an array of all the fields as well.
+        if line.starts_with('{') {
+            Record::from_line(parsed).map_err(Flaw::Wrong)
+        } else {
+            Err(Flaw::Wrong("it does not begin with `{`".to_owned()))
+        }
+    }
+
+    fn from_line(mut line: Line<'a>) -> Result<Record<'a>, String> {
+        line.check_time()?;
+        let body = line.take_body().filter(|_| !line.has_body());
+        Ok(Record {
+            v: line.v,
+            seq: line.seq,
+            body: body
+                .ok_or("its kind is unknown, or it has not exactly the fields of its kind")?,
+            turn_id: Id::parse(&line.turn_id.0)
+                .ok_or("`turn_id` is not 32 lowercase hexadecimal digits")?,
+            time: line.time.map(|Text(time)| time),
+        })
+    }
+
+    /// The line with its line feed. An error where an item holds a line feed, which would end it.
+    pub fn to_line(&self) -> Result<Vec<u8>, String> {
+        let mut line = Line {
+            v: self.v,
+            seq: self.seq,
+            time: self.time.as_deref().map(|time| Text(time.into())),
+            turn_id: Text(self.turn_id.to_string().into()),
+            kind: Text(self.body.kind().into()),
+            ..Line::default()
+        };
+        line.put_body(&self.body);
+        let mut bytes = serde_json::to_vec(&line).map_err(|error| error.to_string())?;
+        if bytes.contains(&b'\n') {
+            return Err("an item of the response holds a line feed".to_owned());
+        }
+        bytes.push(b'\n');
+        Ok(bytes)
+    }
+}
+
+/// Whether a line is a question, without a look at the rest of it.
+pub fn is_question(line: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Kind<'a> {
+        #[serde(borrow)]
+        kind: Cow<'a, str>,
+    }
+    serde_json::from_slice(line).is_ok_and(|Kind { kind }| kind == "user_message")
+}
+
+/// What is wrong with a line that is no record by itself.
+fn flaw(line: &str, error: &serde_json::Error) -> Flaw {
+    #[derive(Deserialize)]
+    struct Version {
+        v: u64,
+    }
+    if serde_json::from_str::<IgnoredAny>(line).is_err() {
+        return Flaw::NotJson;
+    }
+    // A later version may have other fields; that it is a later one is the better reason.
+    match serde_json::from_str(line) {
+        Ok(Version { v }) if v != OLD_VERSION && v != VERSION => Flaw::Wrong(foreign_version(v)),
+        _ => {
+            let reason = error.to_string();
+            let reason = reason.split(" at line ").next().unwrap_or_default();
+            Flaw::Wrong(text::one_line(reason, ERROR_TEXT_CHARS))
+        }
+    }
+}
+
+fn foreign_version(v: u64) -> String {
+    format!("its version is {v}, and this Mino knows {OLD_VERSION} and {VERSION}")
+}
+
+/// Which records have been, and so which may come next.
+#[derive(Debug, Default)]
+pub struct Order {
+    records: u64,
+    newest_version: u64,
+    turns: HashSet<Id>,
+    open: Option<Open>,
+}
+
+/// A turn without its end.
+#[derive(Debug)]
+pub struct Open {
+    id: Id,
+    /// The calls of the latest response that have no result yet, in their order.
+    pending: VecDeque<Call>,
+    /// The first of them has been started.
+    started: bool,
+    call_ids: HashSet<String>,
+    /// The latest response has no calls: nothing but the end may follow.
+    answered: bool,
+    /// A result is `unknown`: a later start is closing the turn.
+    recovering: bool,
+}
+
+/// What a record does to the order. [`Order::check`] finds it, [`Order::commit`] makes it so.
+#[derive(Debug)]
+pub enum Step {
+    Begin(Id),
+    /// A response, with its calls.
+    Respond(Vec<Call>),
+    Start,
+    Result(Status),
+    End,
+}
+
+impl Order {
+    /// What the record would do, or why it can't come next.
+    pub fn check(&self, record: &Record<'_>, spelling: &dyn Spelling) -> Result<Step, String> {
+        if record.seq != self.next_seq() {
+            let (seq, next) = (record.seq, self.next_seq());
+            return Err(format!("`seq` is {seq} where {next} must come"));
+        }
+        if record.v < self.newest_version {
+            return Err(format!("version {} after a later one", record.v));
+        }
+        match (&record.body, &self.open) {
+            (Body::UserMessage { .. }, Some(_)) => Err("a question inside a turn".to_owned()),
+            (Body::UserMessage { .. }, None) if self.turns.contains(&record.turn_id) => {
+                Err("`turn_id` was used before".to_owned())
+            }
+            (Body::UserMessage { .. }, None) => Ok(Step::Begin(record.turn_id)),
+            (body, None) => Err(format!("{} outside a turn", body.kind())),
+            (_, Some(open)) if open.id != record.turn_id => {
+                Err("`turn_id` is not that of the open turn".to_owned())
+            }
+            (body, Some(open)) => open.check(body, spelling),
+        }
+    }
+
+    /// The record has been saved, or was read.
+    pub fn commit(&mut self, version: u64, step: Step) {
+        self.records += 1;
+        self.newest_version = version;
+        match (step, &mut self.open) {
+            (Step::Begin(id), _) => {
+                self.turns.insert(id);
+                self.open = Some(Open::new(id));
+            }
+            (Step::End, _) => self.open = None,
+            (step, Some(open)) => open.commit(step),
+            // `check` gives no other step outside a turn.
+            (_, None) => {}
+        }
+    }
+
+    pub fn next_seq(&self) -> u64 {
+        self.records + 1
+    }
+
+    pub fn open(&self) -> Option<&Open> {
+        self.open.as_ref()
+    }
+
+    /// Upper bound of what closing the turn will take, in bytes, once `step` is done.
+    pub fn closing_bytes(&self, step: &Step) -> u64 {
+        let pending = self.open.iter().flat_map(|open| &open.pending);
+        match step {
+            Step::End => 0,
+            Step::Begin(_) => closing_bytes([].iter()),
+            Step::Respond(calls) => closing_bytes(calls.iter()),
+            Step::Start => closing_bytes(pending),
+            Step::Result(_) => closing_bytes(pending.skip(1)),
+        }
+    }
+}
+
+fn closing_bytes<'c>(calls: impl Iterator<Item = &'c Call>) -> u64 {
+    let result_bytes = |call: &Call| call.call_id.len() * JSON_GROWTH + RECORD_FRAME_BYTES;
+    (RECORD_FRAME_BYTES + calls.map(result_bytes).sum::<usize>()) as u64
+}
+
+impl Open {
+    fn new(id: Id) -> Open {
+        Open {
+            id,
+            pending: VecDeque::new(),
+            started: false,
+            call_ids: HashSet::new(),
+            answered: false,
+            recovering: false,
+        }
+    }
+
+    pub fn id(&self) -> Id {
+        self.id
+    }
+
+    /// The calls without a result, in their order.
+    pub fn pending(&self) -> impl Iterator<Item = &Call> {
+        self.pending.iter()
+    }
+
+    /// Whether the first of [`Open::pending`] has been started.
+    pub fn is_started(&self) -> bool {
+        self.started
+    }
+
+    /// Whether the turn has used this `call_id`.
+    pub fn knows(&self, call_id: &str) -> bool {
+        self.call_ids.contains(call_id)
+    }
+
+    /// The calls of the turn so far, with or without a result.
+    pub fn calls(&self) -> usize {
+        self.call_ids.len()
+    }
+
+    /// Upper bound of what closing the turn will take, in bytes.
+    pub fn closing_bytes(&self) -> u64 {
+        closing_bytes(self.pending.iter())
+    }
+
+    fn check(&self, body: &Body<'_>, spelling: &dyn Spelling) -> Result<Step, String> {
+        if self.recovering && !is_closing(body) {
+            return Err(format!("{} after a result `unknown`", body.kind()));
+        }
+        match body {
+            Body::UserMessage { .. } => Err("a question inside a turn".to_owned()),
+            Body::AssistantMessage { .. } => self.response(Vec::new()),
+            Body::ModelResponse { output, .. } => self.response(spelling.calls(output)?),
+            Body::ToolStart {
+                call_id,
+                name,
+                arguments,
+                ..
+            } => self.start(call_id, name, arguments),
+            Body::ToolResult { call_id, result } => self.result(call_id, result.status()),
+            Body::TurnEnd { status } => self.end(*status),
+        }
+    }
+
+    fn response(&self, calls: Vec<Call>) -> Result<Step, String> {
+        if self.answered {
+            return Err("a response after the answer".to_owned());
+        }
+        if !self.pending.is_empty() {
+            return Err("a response before every call has its result".to_owned());
+        }
+        let mut fresh = HashSet::new();
+        for Call { call_id, .. } in &calls {
+            if self.knows(call_id) || !fresh.insert(call_id) {
+                return Err("a `call_id` is used twice in the turn".to_owned());
+            }
+        }
+        Ok(Step::Respond(calls))
+    }
+
+    fn start(&self, call_id: &str, name: &str, arguments: &str) -> Result<Step, String> {
+        match self.pending.front() {
+            _ if self.started => Err("a start before the last one has its result".to_owned()),
+            Some(call)
+                if (&*call.call_id, &*call.name, &*call.arguments)
+                    == (call_id, name, arguments) =>
+            {
+                Ok(Step::Start)
+            }
+            _ => Err("a start that is not that of the next call".to_owned()),
+        }
+    }
+
+    fn result(&self, call_id: &str, status: Status) -> Result<Step, String> {
+        match self.pending.front() {
+            Some(call) if call.call_id == call_id => {}
+            _ => return Err("a result that is not that of the next call".to_owned()),
+        }
+        match (self.started, status.ran()) {
+            (true, false) => Err(format!("a result `{}` after a start", status.name())),
+            (false, true) => Err(format!("a result `{}` without a start", status.name())),
+            _ => Ok(Step::Result(status)),
+        }
+    }
+
+    fn end(&self, status: TurnStatus) -> Result<Step, String> {
+        if !self.pending.is_empty() {
+            return Err("the end of a turn before every call has its result".to_owned());
+        }
+        if status == TurnStatus::Completed && !self.answered {
+            return Err("a turn that is `completed` without an answer".to_owned());
+        }
+        Ok(Step::End)
+    }
+
+    fn commit(&mut self, step: Step) {
+        match step {
+            Step::Respond(calls) => {
+                self.answered = calls.is_empty();
+                self.call_ids
+                    .extend(calls.iter().map(|call| call.call_id.clone()));
+                self.pending = calls.into();
+            }
+            Step::Start => self.started = true,
+            Step::Result(status) => {
+                self.pending.pop_front();
+                self.started = false;
+                self.recovering |= status == Status::Ran(Ran::Unknown);
+            }
+            // These are the order's own.
+            Step::Begin(_) | Step::End => {}
+        }
+    }
+}
+
+/// Whether a later start may write it to close a turn.
+fn is_closing(body: &Body<'_>) -> bool {
+    match body {
+        Body::ToolResult { result, .. } => result.status() == Status::NotRun(NotRun::NotExecuted),
+        Body::TurnEnd { status } => *status == TurnStatus::Interrupted,
+        _ => false,
+    }
+}
+
+/// Milliseconds since 1970 of a `time`, or `None` where it isn't spelled as [`spell_time`] does.
+pub fn millis(time: &str) -> Option<u64> {
+    let number = |from: usize, to: usize| time.get(from..to)?.parse::<u64>().ok();
+    let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
+    let days = days_before_year(year).checked_sub(days_before_year(1970))?;
+    let months = month_lengths(year)
+        .into_iter()
+        .take(month.checked_sub(1)? as usize);
+    let days = days + months.sum::<u64>() + day.checked_sub(1)?;
+    let minutes = (days * 24 + number(11, 13)?) * 60 + number(14, 16)?;
+    let millis = (minutes * 60 + number(17, 19)?) * 1000 + number(20, 23)?;
+    // Whatever was out of range or spelled otherwise doesn't come back the same.
+    (spell_time(millis) == time).then_some(millis)
+}
+
+/// The `time` of now; a clock that is set before 1970 counts as 1970.
+pub fn now() -> String {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let millis = since.unwrap_or(Duration::ZERO).as_millis();
+    spell_time(u64::try_from(millis).unwrap_or(LAST_MILLIS))
+}
+
+/// The end of the year 9999, after which a year has five digits.
+const LAST_MILLIS: u64 = 253_402_300_799_999;
+
+/// Milliseconds since 1970 as `2026-01-31T23:59:59.999Z`.
+fn spell_time(millis: u64) -> String {
+    let millis = millis.min(LAST_MILLIS);
+    let (seconds, mut days) = (millis / 1000, millis / 86_400_000);
+    // Years of 366 days are too few, and never by more than the leap days that others lack.
+    let mut year = 1970 + days / 366;
+    while days_before_year(year + 1) - days_before_year(1970) <= days {
+        year += 1;
+    }
+    days -= days_before_year(year) - days_before_year(1970);
+    let mut month = 1;
+    for length in month_lengths(year) {
+        if days < length {
+            break;
+        }
+        days -= length;
+        month += 1;
+    }
+    let (hour, minute) = (seconds / 3600 % 24, seconds / 60 % 60);
+    let (day, second, milli) = (days + 1, seconds % 60, millis % 1000);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{milli:03}Z")
+}
+
+/// Days of the Gregorian calendar from the year 1 to the first day of `year`, which is at least 1.
+fn days_before_year(year: u64) -> u64 {
+    let past = year.saturating_sub(1);
+    past * 365 + past / 4 - past / 100 + past / 400
+}
+
+fn month_lengths(year: u64) -> [u64; 12] {
+    let february = 28 + days_before_year(year + 1) - days_before_year(year) - 365;
+    [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31]
+}
