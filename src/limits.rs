@@ -30,8 +30,12 @@ pub const READ_BYTES: usize = 64 * KIB;
 pub const ERROR_BODY_BYTES: u64 = 64 * KIB as u64;
 /// What is shown of a server's message.
 pub const ERROR_TEXT_CHARS: usize = 500;
+/// What is shown of a page or JSON text that came in place of a stream, and of any header.
+pub const EXCERPT_CHARS: usize = 300;
 /// Longest `call_id`; OpenAI's are about 30 bytes, other servers send up to 191.
 pub const CALL_ID_BYTES: usize = 512;
+/// What is repeated of the name of a tool that does not exist.
+pub const TOOL_NAME_CHARS: usize = 64;
 /// Name lookup and connecting together (TLS and proxy included).
 pub const CONNECT_SECONDS: u64 = 15;
 /// Silence in either direction before a request is given up; local servers think for minutes.
@@ -59,6 +63,20 @@ pub const COMMAND_SECONDS: u64 = 30;
 pub const GRACE_MILLIS: u64 = 250;
 /// After SIGKILL: the kernel ends a process in microseconds, unless it sleeps in a driver.
 pub const REAP_MILLIS: u64 = 500;
+/// How often a group that was asked to end is looked at.
+pub const GROUP_TICK_MILLIS: u64 = 5;
+/// Between two rounds of killing: long enough to die, too short to run far.
+pub const SWEEP_TICK_MILLIS: u64 = 1;
+/// From a fork to the first word of the child, which takes a fraction of a millisecond.
+pub const START_SECONDS: u64 = 5;
+/// One read from the output pipe; a pipe holds 64 KiB.
+pub const CHUNK_BYTES: usize = 16 * KIB;
+/// Processes of one command that are looked at; more are a fork bomb, and enough to know.
+pub const DESCENDANTS: usize = 4_096;
+/// Survivors of one command that a notice names.
+pub const NAMED_SURVIVORS: usize = 8;
+/// Descriptors that are closed one by one, on kernels before 5.9: 65,536 take about 20 ms.
+pub const DESCRIPTORS: i32 = 65_536;
 
 // --- the journal ----------------------------------------------------------------------------
 
@@ -93,10 +111,30 @@ pub const BIG_COMMAND_LINES: usize = 20;
 pub const BIG_COMMAND_BYTES: usize = 1_000;
 /// Input must be silent for this long before the approval question is asked.
 pub const QUIET_MILLIS: u64 = 100;
-/// Rounds of discarding before input that never gets quiet denies.
+/// Input that isn't quiet within this many times [`QUIET_MILLIS`] denies; so do as many pastes.
 pub const QUIET_ROUNDS: u32 = 50;
-/// More input this soon after a line is a paste, not a person.
+/// More input this soon after a line is a paste, not a person; a key's bytes come sooner.
 pub const BURST_MILLIS: u64 = 50;
+/// A marked paste or a key's bytes that pause for this long have lost their end.
+pub const PASTE_MILLIS: u64 = 1_000;
+/// A marked paste longer than this has no end; what passes a line's limit is dropped meanwhile.
+pub const PASTE_BYTES: usize = 64 * MIB;
+/// Longest key as a terminal spells it; answers to a program's queries come as keys too.
+pub const KEY_BYTES: usize = 256;
+/// What Linux's terminal driver keeps of one line (N_TTY_BUF_SIZE, less the newline).
+#[cfg(target_os = "linux")]
+pub const DRIVER_LINE_BYTES: usize = 4_095;
+/// What the terminal driver keeps of one line (MAX_CANON, less the newline).
+#[cfg(not(target_os = "linux"))]
+pub const DRIVER_LINE_BYTES: usize = 1_023;
+/// Text before the cursor that is laid out for the screen: more than any screen holds.
+pub const VIEW_BYTES: usize = 64 * KIB;
+/// One write to a terminal that said it can be written; more might block it.
+pub const WRITE_BYTES: usize = 512;
+/// One write to a pipe that said it can be written: it takes PIPE_BUF without blocking (pipe(7)).
+pub const PIPE_BYTES: usize = 4 * KIB;
+/// Attempts to be stopped by a read from the background before the read is made anyway.
+pub const STOP_ROUNDS: u32 = 8;
 /// Questions kept as the editor's history.
 pub const HISTORY_LINES: usize = 1_000;
 /// All of them together: the history must not hold a second copy of a large conversation.
