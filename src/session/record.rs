@@ -651,9 +651,14 @@ pub fn millis(time: &str) -> Option<u64> {
     (spell_time(millis) == time).then_some(millis)
 }
 
-/// The `time` of now; a clock that is set before 1970 counts as 1970.
+/// The `time` of now.
 pub fn now() -> String {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    time(SystemTime::now())
+}
+
+/// A moment as the journal spells it; one before 1970 counts as 1970.
+pub fn time(moment: SystemTime) -> String {
+    let since = moment.duration_since(SystemTime::UNIX_EPOCH);
     let millis = since.unwrap_or(Duration::ZERO).as_millis();
     spell_time(u64::try_from(millis).unwrap_or(LAST_MILLIS))
 }

@@ -1,0 +1,292 @@
+//! The one place that builds the parts and hands them to each other.
+//!
+//! Owns: the order of a start, and the commands that only read (`log`, `check`, `sessions`).
+//! Promises: nothing on disk is changed before every setting has proved usable; the key is gone
+//! from the environment block before anything else runs; no session is opened without its lock.
+//! Leans on every other module. Gives up: settings are read once per start.
+
+use std::ffi::OsString;
+use std::sync::Arc;
+
+use crate::agent::Agent;
+use crate::gateway::args::{self, Choice, Command, Options, Question};
+use crate::gateway::chat::Terminal;
+use crate::gateway::config::{self, Config, Environment, Resolved};
+use crate::gateway::line::{Draw, Mode, Reader};
+use crate::gateway::screen::{self, Screen, Stream};
+use crate::gateway::transcript::Transcript;
+use crate::gateway::{Complaint, Exit};
+use crate::model::wire::Wire;
+use crate::model::{Client, ModelError};
+use crate::session::home::{Home, HomeError, SessionId};
+use crate::session::{self, Session, SessionError, StartNotice, record};
+use crate::step::Service;
+use crate::sys::signal::Stop;
+use crate::sys::{process, terminal};
+use crate::tools::Toolbox;
+use crate::tools::bash::{self, Bash};
+
+/// Variables whose value no command may read from Mino's own `/proc` files.
+const SECRET_VARIABLES: [&str; 2] = ["MINO_API_KEY", "OPENAI_API_KEY"];
+
+/// One run of the program.
+pub fn run(words: impl IntoIterator<Item = OsString>) -> Exit {
+    let command = match args::parse(words) {
+        Ok(command) => command,
+        Err(error) => {
+            complain(&Complaint::new(
+                error.0,
+                Some("`mino help` lists commands and options"),
+            ));
+            return Exit::Usage;
+        }
+    };
+    let done = match command {
+        Command::Help => return print(&args::help()),
+        Command::Version => return print(concat!("mino ", env!("CARGO_PKG_VERSION"), "\n")),
+        Command::Log(id) => log(id),
+        Command::Check(id) => check(id),
+        Command::Sessions => sessions(),
+        Command::Chat(options) => converse(options, None),
+        Command::Ask(options, question) => converse(options, Some(question)),
+    };
+    done.unwrap_or_else(|complaint| {
+        complain(&complaint);
+        Exit::Failure
+    })
+}
+
+/// A complaint where no screen exists yet. A closed standard error is nobody's loss.
+fn complain(complaint: &Complaint) {
+    if let Ok(stop) = Stop::new() {
+        let mut screen = Screen::new(true, false, false, &stop);
+        let _ = screen.error(&complaint.message, complaint.hint.as_deref());
+    }
+}
+
+/// Text to standard output, and what became of it.
+fn print(text: &str) -> Exit {
+    match write_out(text) {
+        Ok(()) => Exit::Done,
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Exit::ClosedOutput,
+        Err(error) => {
+            complain(&Complaint::new(
+                format!("cannot write the output: {error}"),
+                None,
+            ));
+            Exit::Failure
+        }
+    }
+}
+
+fn write_out(text: &str) -> std::io::Result<()> {
+    // Nothing asks this short run to stop, so the handle only completes the call.
+    terminal::write_all(Stream::Out.fd(), text.as_bytes(), &Stop::new()?)
+}
+
+/// The folder and the conversation that a reading command is about.
+fn place(id: Option<String>) -> Result<(Home, SessionId), Complaint> {
+    let home = Home::at(Environment::read().mino_home()?);
+    let id = match id {
+        Some(prefix) => home.find(&prefix)?,
+        None => home.active()?.ok_or_else(|| {
+            Complaint::new("there is no conversation yet", Some("`mino` starts one"))
+        })?,
+    };
+    Ok((home, id))
+}
+
+/// `mino log`: every record that can be read, then what is wrong with the rest, if anything.
+fn log(id: Option<String>) -> Result<Exit, Complaint> {
+    let (home, id) = place(id)?;
+    let (mut transcript, mut exit) = (
+        Transcript::default(),
+        print(&format!("Conversation {id}\n\n")),
+    );
+    let finding = session::read(&home, &id, &Wire, &mut |entry| {
+        if exit == Exit::Done {
+            exit = print(&transcript.add(&entry));
+        }
+    })?;
+    match (exit, finding.torn.is_some() || finding.open.is_some()) {
+        (Exit::Done, true) => Ok(print(&format!("{finding}\n"))),
+        (exit, _) => Ok(exit),
+    }
+}
+
+/// `mino check`: what a start would find, and do.
+fn check(id: Option<String>) -> Result<Exit, Complaint> {
+    let (home, id) = place(id)?;
+    let finding = session::read(&home, &id, &Wire, &mut |_| {})?;
+    Ok(print(&format!("Conversation {id}\n{finding}\n")))
+}
+
+/// `mino sessions`: one line each, the last changed first.
+fn sessions() -> Result<Exit, Complaint> {
+    let home = Home::at(Environment::read().mino_home()?);
+    let current = home.active().ok().flatten();
+    let rows: String = home
+        .sessions()?
+        .iter()
+        .map(|info| {
+            let mark = if current == Some(info.id) { '*' } else { ' ' };
+            format!(
+                "{mark} {}  {}  {} turns\n",
+                info.id,
+                record::time(info.changed),
+                info.turns
+            )
+        })
+        .collect();
+    Ok(print(&rows))
+}
+
+/// The chat, or one question.
+fn converse(options: Options, question: Option<Question>) -> Result<Exit, Complaint> {
+    let env = Environment::read();
+    SECRET_VARIABLES
+        .iter()
+        .for_each(|name| process::overwrite_env_value(name));
+    let stop = start_process()?;
+    let home = Home::at(env.mino_home()?);
+    let config = Config::read(&home.config_path())?;
+    let command_path = config.path.clone();
+    let (instructions, soul_is_missing) = config::read_soul(&home.soul_path())?;
+    let chosen = choose(&home, &options.choice)?;
+
+    let mut person = person(&env, question.is_some(), &stop);
+    let asker = person
+        .is_typing()
+        .then_some(&mut person as &mut dyn config::Asker);
+    let (service, to_save) =
+        match config::resolve(config, options.model, options.base_url, &env, asker)? {
+            Resolved::Ready { service, save } => (service, save),
+            Resolved::Left => {
+                return Ok(person.forced_exit().unwrap_or(Exit::Failure));
+            }
+        };
+    let question = match question {
+        Some(question) => match whole_question(question, &mut person) {
+            Ok(text) => Some(text),
+            Err(complaint) => return person.forced_exit().ok_or(complaint),
+        },
+        None => None,
+    };
+    let bash = Bash::new(bash::Settings {
+        cwd: std::env::current_dir().map_err(|error| error.to_string()),
+        path: command_path.map(OsString::from),
+        home: env.command_home(),
+        stop: stop.clone(),
+        shell: bash::SHELL.into(),
+        limits: bash::Bounds::default(),
+    });
+    let tools = Toolbox::new(vec![Box::new(bash)]);
+    let Service {
+        model, base_url, ..
+    } = service.as_ref().clone();
+    let is_unencrypted = config::is_unencrypted(&service);
+    let client = Client::new(*service, &instructions, &tools.definitions(), stop.clone())?;
+
+    home.prepare()?;
+    if let Some(config) = to_save {
+        config.save()?;
+    }
+    if soul_is_missing {
+        config::create_soul(&home.soul_path())?;
+    }
+    let (session, notices) = open(&home, chosen)?;
+    if is_unencrypted {
+        let _ = person
+            .screen
+            .notice("Notice: the conversation travels unencrypted over plain HTTP.");
+    }
+    for notice in notices {
+        let _ = person.screen.notice(&notice.to_string());
+    }
+    let agent = Agent::new(session, tools, client, stop);
+    match question {
+        Some(question) => Ok(person.ask_once(&agent, &question)),
+        None => {
+            let banner = |agent: &Agent| screen::banner(&agent.conversation(), &model, &base_url);
+            Ok(person.chat(agent, &banner, &mut |agent| {
+                agent.switch_to(open(&home, Chosen::New)?.0);
+                Ok(())
+            }))
+        }
+    }
+}
+
+/// What concerns the process as a whole, before a second thread exists.
+fn start_process() -> Result<Stop, Complaint> {
+    terminal::restore_on_panic();
+    process::configure_name_service();
+    let prepared = process::prepare_process().and_then(|()| Stop::install());
+    prepared.map_err(|error| Complaint::new(format!("cannot set up the process: {error}"), None))
+}
+
+fn person(env: &Environment, ask: bool, stop: &Stop) -> Terminal {
+    let screen = Screen::new(ask, env.has_escapes(), env.wants_colour(), stop);
+    let (mode, mut draw) = Mode::detect(env.get("TERM"));
+    if mode == Mode::Piped {
+        draw = Draw::Stdout;
+    }
+    let interactive = mode != Mode::Piped && screen.tty().is_some();
+    let reader = Reader::new(stop.clone(), mode, draw);
+    Terminal::new(screen, reader, mode, interactive, stop.clone())
+}
+
+/// The question with what standard input adds to it.
+fn whole_question(question: Question, person: &mut Terminal) -> Result<String, Complaint> {
+    let blank = || Complaint::new("the question on standard input is empty", None);
+    match question {
+        Question::StandardInput => Ok(person.read_input()?).and_then(|text| match text.trim() {
+            "" => Err(blank()),
+            _ => Ok(text),
+        }),
+        Question::Words(words) if person.is_typing() => Ok(words),
+        Question::Words(words) => Ok(match person.read_input()? {
+            text if text.is_empty() => words,
+            text => format!("{words}\n\n{text}"),
+        }),
+    }
+}
+
+/// Which conversation a run is about.
+enum Chosen {
+    New,
+    Existing(SessionId),
+}
+
+/// Decides without changing anything on disk.
+fn choose(home: &Home, choice: &Choice) -> Result<Chosen, Complaint> {
+    match choice {
+        Choice::New => Ok(Chosen::New),
+        Choice::Named(prefix) => Ok(Chosen::Existing(home.find(prefix)?)),
+        Choice::Current => Ok(home.active()?.map_or(Chosen::New, Chosen::Existing)),
+    }
+}
+
+/// Opens the conversation, under its lock, and makes it the current one.
+fn open(home: &Home, chosen: Chosen) -> Result<(Arc<Session>, Vec<StartNotice>), Complaint> {
+    let (session, notices) = match chosen {
+        Chosen::New => (Session::create(home, Box::new(Wire))?, Vec::new()),
+        Chosen::Existing(id) => Session::open(home, &id, Box::new(Wire))?,
+    };
+    if !matches!(home.active(), Ok(Some(id)) if id == session.id()) {
+        home.set_active(&session.id())?;
+    }
+    Ok((Arc::new(session), notices))
+}
+
+/// Each layer's errors, as a person reads them.
+macro_rules! complaints {
+    ($($error:ty),+) => {$(
+        impl From<$error> for Complaint {
+            fn from(error: $error) -> Complaint {
+                Complaint::new(&error, error.hint())
+            }
+        }
+    )+};
+}
+
+complaints!(config::ConfigError, ModelError, SessionError, HomeError);
