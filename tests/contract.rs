@@ -22,7 +22,9 @@ use support::endpoint::{Endpoint, Reply, call as bash_call, hold, text};
 
 /// What happened, in order, each with the kinds of record that were on disk at that moment.
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<(String, Vec<String>)>>>);
+struct Log(Arc<Mutex<Vec<Entry>>>);
+
+type Entry = (String, Vec<String>);
 
 impl Log {
     fn add(&self, what: &str, journal: &PathBuf) {
@@ -32,7 +34,7 @@ impl Log {
             .push((what.to_owned(), kinds(journal)));
     }
 
-    fn entries(&self) -> Vec<(String, Vec<String>)> {
+    fn entries(&self) -> Vec<Entry> {
         self.0.lock().unwrap().clone()
     }
 

@@ -341,6 +341,41 @@ pub struct View {
     pub lead: String,
 }
 
+impl View {
+    /// What to write to show all rows. A full row is left to the terminal to fold, so that what
+    /// stands there is one line to whoever copies it.
+    pub fn text(&self, columns: usize) -> String {
+        let mut rows = self.rows.iter().peekable();
+        let mut text = String::new();
+        while let Some(row) = rows.next() {
+            text.push_str(row);
+            match rows.peek() {
+                Some(next) if next.is_empty() || row_columns(row) < columns => {
+                    text.push_str("\r\n")
+                }
+                _ => {}
+            }
+        }
+        text
+    }
+
+    /// Whether the cursor is behind everything that is shown.
+    pub fn at_end(&self) -> bool {
+        self.cursor + 1 >= self.rows.len() && self.rows.last() == Some(&self.lead)
+    }
+}
+
+fn row_columns(mut row: &str) -> usize {
+    let mut columns = 0;
+    while let Some((unit, tail)) = row.split_at_checked(first_unit(row))
+        && !unit.is_empty()
+    {
+        columns += width(unit);
+        row = tail;
+    }
+    columns
+}
+
 impl Edit {
     /// Breaks the text into rows and picks those around the cursor that fit. `done`: nothing will be
     /// typed any more, so a full last row needs none after it for the cursor.

@@ -32,8 +32,8 @@ use crate::sys::signal::{Signal, Stop};
 use crate::sys::terminal::{self, Guard, Setting, Wait};
 
 const PASTE_END: &[u8] = b"\x1b[201~";
-const TYPED_AHEAD: &str = "What was typed before the question was discarded.";
-const SEVERAL: &str = "A paste, or several lines at once, was discarded; type the answer.";
+const TYPED_AHEAD: &str = "Discarded what was typed before the question.";
+const SEVERAL: &str = "Discarded a paste or several lines at once; type the answer.";
 
 /// How lines are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -458,14 +458,17 @@ impl Reader {
             prompt,
             draw: self.draw,
             above: 0,
+            drawn: None,
         };
         loop {
             let Some((key, length)) = edit::first_key(&self.pending) else {
                 screen.show(&self.stop, &line, false)?;
                 match self.more(self.key_patience())? {
-                    More::Bytes(_) | More::Changed => {}
+                    More::Bytes(_) => {}
+                    // Another width folds it elsewhere.
+                    More::Changed => screen.drawn = None,
                     More::Timeout => self.pending.clear(),
-                    More::Resumed => screen.above = 0,
+                    More::Resumed => screen.forget(),
                     More::Stopped => return screen.leave(&self.stop, &line, Line::Stopped),
                     More::Ended => return screen.leave(&self.stop, &line, Line::End),
                 }
@@ -498,6 +501,7 @@ impl Reader {
                 (Key::Suspend, _) => {
                     screen.show(&self.stop, &line, true)?;
                     terminal::suspend();
+                    screen.forget();
                 }
                 // What is to be approved stays on the screen.
                 (Key::ClearScreen, Some(_)) => screen.clear(&self.stop)?,
@@ -533,11 +537,13 @@ struct Screen<'a> {
     draw: Draw,
     /// Rows between the top of what is drawn and the cursor.
     above: usize,
+    /// What is drawn, as it was written, while the cursor is at its end.
+    drawn: Option<String>,
 }
 
 impl Screen<'_> {
-    /// Draws the line anew: at most a screenful, whatever has changed. `done`: leaves the cursor at
-    /// the start of the row below.
+    /// Draws the line as it is now: what was added at its end where that is all that changed, else
+    /// all of it anew, at most a screenful. `done`: leaves the cursor at the start of the row below.
     fn show(&mut self, stop: &Stop, line: &Edit, done: bool) -> Result<()> {
         if !terminal::in_foreground() {
             return Ok(());
@@ -550,21 +556,35 @@ impl Screen<'_> {
         } else {
             line.view(self.prompt, columns, rows, false)
         };
-        let mut out = format!("{}\x1b[J{}", up(self.above), view.rows.join("\r\n"));
-        let below = view.rows.len().saturating_sub(view.cursor + 1);
+        let text = view.text(columns);
+        let added = self
+            .drawn
+            .as_deref()
+            .and_then(|drawn| text.strip_prefix(drawn));
+        let mut out = match added {
+            Some(added) if view.at_end() => added.to_owned(),
+            _ => format!("{}\x1b[J{text}", up(self.above)),
+        };
         if done {
             out.push_str("\r\n");
-        } else if below > 0 || view.rows.last() != Some(&view.lead) {
+        } else if !view.at_end() {
             // Written again rather than counted: the terminal knows best how wide its characters are.
-            out.push_str(&up(below));
+            out.push_str(&up(view.rows.len().saturating_sub(view.cursor + 1)));
             out.push_str(&view.lead);
         }
         self.above = if done { 0 } else { view.cursor };
+        self.drawn = (view.at_end() && !done).then_some(text);
         terminal::write_all(self.draw.fd(), out.as_bytes(), stop).map_err(LineError::Write)
     }
 
-    fn clear(&mut self, stop: &Stop) -> Result<()> {
+    /// The screen is no longer as it was left: what comes next is drawn whole.
+    fn forget(&mut self) {
         self.above = 0;
+        self.drawn = None;
+    }
+
+    fn clear(&mut self, stop: &Stop) -> Result<()> {
+        self.forget();
         terminal::write_all(self.draw.fd(), b"\x1b[H\x1b[2J", stop).map_err(LineError::Write)
     }
 

@@ -90,7 +90,8 @@ impl Tty {
     }
 
     /// Waits until the program shows `text`, behind everything that was waited for before.
-    /// Escape sequences don't count, and a line that the terminal folds is one line.
+    /// Escape sequences don't count, and a line that the terminal folds is one line (one that the
+    /// program folds by itself is not).
     #[track_caller]
     pub fn wait_for(&self, text: &str) {
         self.wait_for_after(self.position(), text);
