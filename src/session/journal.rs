@@ -200,23 +200,25 @@ impl<R: Read> Lines<R> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::fs::OpenOptions;
-
-    /// A handle whose writes succeed and whose sync fails: /dev/null takes all and has nothing to sync.
-    fn unsyncable() -> Journal {
+impl Journal {
+    /// Writes to it succeed and its sync fails: /dev/null takes everything and has nothing to sync.
+    pub fn unsyncable() -> Journal {
         Journal {
-            file: OpenOptions::new().append(true).open("/dev/null").unwrap(),
+            file: File::options().append(true).open("/dev/null").unwrap(),
             path: PathBuf::from("/dev/null"),
             bytes: 0,
             failed: false,
         }
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
 
     #[test]
     fn a_failed_sync_fails_the_journal_for_good() {
-        let mut journal = unsyncable();
+        let mut journal = Journal::unsyncable();
         let error = journal.append(b"{}\n").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
         let scratch = tempfile::tempdir().unwrap();
@@ -243,7 +245,7 @@ mod tests {
         assert_eq!(split(b""), []);
         assert_eq!(
             split("a\u{2028}\r\u{85}\u{c}b\n".as_bytes()),
-            [(0, 11, true, true)]
+            [(0, 10, true, true)]
         );
         assert_eq!(
             split(b"a\n\nbc"),

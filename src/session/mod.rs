@@ -844,3 +844,96 @@ impl Started {
         &self.call_id
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Remembers only what it was asked to spell.
+    struct Words;
+
+    impl Spelling for Words {
+        fn question(&self, text: &str, input: &mut Vec<u8>) {
+            input.extend_from_slice(text.as_bytes());
+        }
+        fn answer(&self, text: &str, input: &mut Vec<u8>) {
+            input.extend_from_slice(text.as_bytes());
+        }
+        fn output(&self, _: &[&RawValue], input: &mut Vec<u8>) {
+            input.push(b'o');
+        }
+        fn result(&self, _: &str, _: &ToolResult, input: &mut Vec<u8>) {
+            input.push(b'r');
+        }
+        fn calls(&self, _: &[&RawValue]) -> Result<Vec<Call>, String> {
+            Ok(Vec::new())
+        }
+    }
+
+    fn session(journal: Journal) -> Session {
+        let id = SessionId::new().unwrap();
+        let (order, memory) = (Order::default(), Memory::default());
+        Session::new(id, journal, order, memory, Box::new(Words))
+    }
+
+    #[test]
+    fn a_sync_that_fails_leaves_memory_where_it_was_and_ends_the_saving() {
+        let session = session(Journal::unsyncable());
+        let mut turn = session.begin().unwrap();
+        let error = turn.question("q").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "cannot save the question in \"/dev/null\": Invalid argument (os error 22)"
+        );
+        assert_eq!(error.hint(), Some("The question was not sent."));
+        assert!(turn.input().turn.is_empty());
+        let error = turn.question("q").unwrap_err();
+        assert!(error.to_string().contains("an earlier save failed"));
+        drop(turn);
+        assert!(matches!(session.begin(), Err(SaveError::Failed { .. })));
+        assert_eq!(session.questions(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_sync_that_fails_after_a_start_gives_no_proof_of_it() {
+        let scratch = tempfile::tempdir().unwrap();
+        let session = session(Journal::create(scratch.path().join("j")).unwrap());
+        let mut turn = session.begin().unwrap();
+        turn.question("q").unwrap();
+        let call = Call {
+            call_id: "c".to_owned(),
+            name: "bash".to_owned(),
+            arguments: "{}".to_owned(),
+            altered: false,
+        };
+        turn.state
+            .order
+            .commit(2, Step::Respond(vec![call.clone()]));
+        turn.state.journal = Journal::unsyncable();
+        let error = turn.start(&call, "/").unwrap_err();
+        assert!(
+            error
+                .hint()
+                .unwrap()
+                .starts_with("The command was not started")
+        );
+        assert_eq!(turn.open_calls(), ["c"]);
+        assert!(!turn.open().unwrap().is_started());
+    }
+
+    #[test]
+    fn the_editors_history_is_bounded_in_lines_and_bytes() {
+        let mut memory = Memory::default();
+        for n in 0..HISTORY_LINES + 5 {
+            memory.remember_question(&n.to_string());
+        }
+        assert_eq!(
+            (memory.questions.len(), &*memory.questions[0]),
+            (HISTORY_LINES, "5")
+        );
+        memory.remember_question(&"x".repeat(HISTORY_BYTES - 1));
+        assert_eq!(memory.questions.len(), 1);
+        memory.remember_question(&"x".repeat(HISTORY_BYTES + 1));
+        assert_eq!((memory.questions.len(), memory.question_bytes), (0, 0));
+    }
+}

@@ -699,3 +699,202 @@ fn month_lengths(year: u64) -> [u64; 12] {
     let february = 28 + days_before_year(year + 1) - days_before_year(year) - 365;
     [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_spelled_as_the_calendar_has_them() {
+        for (millis, time) in [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (951_782_400_001, "2000-02-29T00:00:00.001Z"),
+            (1_709_251_199_999, "2024-02-29T23:59:59.999Z"),
+            (1_772_355_845_678, "2026-03-01T09:04:05.678Z"),
+            (4_107_542_400_000, "2100-03-01T00:00:00.000Z"),
+            (LAST_MILLIS, "9999-12-31T23:59:59.999Z"),
+        ] {
+            assert_eq!(spell_time(millis), time);
+            assert_eq!(super::millis(time), Some(millis));
+        }
+        assert_eq!(spell_time(u64::MAX), spell_time(LAST_MILLIS));
+        assert!(*now() > *"2026");
+        // Every day of four centuries follows the one before.
+        let mut last = spell_time(0);
+        for day in 1..150_000 {
+            let next = spell_time(day * 86_400_000);
+            assert!(next > last, "{last} {next}");
+            assert_eq!(super::millis(&next), Some(day * 86_400_000));
+            last = next;
+        }
+        assert_eq!(last, "2380-09-07T00:00:00.000Z");
+    }
+
+    #[test]
+    fn a_time_spelled_otherwise_is_none() {
+        for time in [
+            "",
+            "2026-03-01",
+            "2026-03-01T09:04:05Z",
+            "2026-03-01T09:04:05.678",
+            "2026-03-01t09:04:05.678z",
+            "2026-03-01T09:04:05.678+00:00",
+            "2026-03-01T09:04:05.6789Z",
+            "2026-03-01 09:04:05.678Z",
+            "2026-00-01T09:04:05.678Z",
+            "2026-13-01T09:04:05.678Z",
+            "2026-02-29T09:04:05.678Z",
+            "2026-03-00T09:04:05.678Z",
+            "2026-03-32T09:04:05.678Z",
+            "2026-03-01T24:00:00.000Z",
+            "2026-03-01T09:60:00.000Z",
+            "2026-03-01T09:04:60.000Z",
+            "2026-03-01T09:04:05.+78Z",
+            "1969-12-31T23:59:59.999Z",
+            "0000-01-01T00:00:00.000Z",
+            "２026-03-01T09:04:05.678Z",
+        ] {
+            assert_eq!(millis(time), None, "{time}");
+        }
+    }
+
+    #[test]
+    fn an_id_has_one_spelling() {
+        let id = Id::new().unwrap();
+        assert_eq!(Id::parse(&id.to_string()), Some(id));
+        for text in [
+            "",
+            "1",
+            &"A".repeat(32),
+            &"g".repeat(32),
+            &"1".repeat(33),
+            &format!("+{}", "1".repeat(31)),
+        ] {
+            assert_eq!(Id::parse(text), None, "{text}");
+        }
+    }
+
+    fn record(body: Body<'_>) -> Record<'_> {
+        Record {
+            v: 2,
+            seq: 7,
+            time: Some("2026-03-01T09:04:05.678Z".into()),
+            turn_id: Id(0xab),
+            body,
+        }
+    }
+
+    #[test]
+    fn every_kind_is_written_in_the_order_of_the_table_and_read_back() {
+        let item: &RawValue = serde_json::from_str(r#"{"type":"message", "n":1.50}"#).unwrap();
+        let head = r#"{"v":2,"seq":7,"time":"2026-03-01T09:04:05.678Z","turn_id":"000000000000000000000000000000ab","kind":"#;
+        for (body, rest) in [
+            (
+                Body::UserMessage {
+                    text: "a\"\n\u{2028}".into(),
+                },
+                "\"user_message\",\"text\":\"a\\\"\\n\u{2028}\"}",
+            ),
+            (
+                Body::ModelResponse {
+                    text: "t".into(),
+                    output: vec![item, item],
+                },
+                r#""model_response","text":"t","output":[{"type":"message", "n":1.50},{"type":"message", "n":1.50}]}"#,
+            ),
+            (
+                Body::ToolStart {
+                    call_id: "c".into(),
+                    name: "bash".into(),
+                    arguments: "{}".into(),
+                    cwd: "/".into(),
+                },
+                r#""tool_start","call_id":"c","name":"bash","arguments":"{}","cwd":"/"}"#,
+            ),
+            (
+                Body::ToolResult {
+                    call_id: "c".into(),
+                    result: ToolResult::ran(Ran::TimedOut, "o", Some(1), true),
+                },
+                r#""tool_result","call_id":"c","result":{"status":"timed_out","output":"o","exit_code":1,"truncated":true}}"#,
+            ),
+            (
+                Body::TurnEnd {
+                    status: TurnStatus::Failed,
+                },
+                r#""turn_end","status":"failed"}"#,
+            ),
+        ] {
+            let line = record(body).to_line().unwrap();
+            assert_eq!(
+                String::from_utf8(line.clone()).unwrap(),
+                format!("{head}{rest}\n")
+            );
+            let read = Record::parse(line.strip_suffix(b"\n").unwrap()).unwrap();
+            assert_eq!(read.to_line().unwrap(), line);
+        }
+    }
+
+    #[test]
+    fn a_text_without_escapes_is_not_copied() {
+        let line = record(Body::UserMessage {
+            text: "plain 世界".into(),
+        })
+        .to_line()
+        .unwrap();
+        let read = Record::parse(line.strip_suffix(b"\n").unwrap()).unwrap();
+        assert!(matches!(
+            read.body,
+            Body::UserMessage {
+                text: Cow::Borrowed("plain 世界")
+            }
+        ));
+    }
+
+    /// Whatever a line is turned into, it is read, or refused with a reason of one line.
+    #[test]
+    fn no_damage_to_a_line_is_worse_than_a_refusal() {
+        let line = record(Body::ToolResult {
+            call_id: "c\u{1}".into(),
+            result: ToolResult::ran(Ran::Failed, "世界 \"\\\n", Some(-1), true),
+        });
+        let line = line.to_line().unwrap();
+        let line = line.strip_suffix(b"\n").unwrap();
+        let seed = 0x2545_f491_4f6c_dd1d_u64;
+        let mut state = seed;
+        let mut random = |below: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state % below as u64) as usize
+        };
+        let mut read = 0;
+        for _ in 0..20_000 {
+            let mut damaged = line.to_vec();
+            for _ in 0..=random(2) {
+                let at = random(damaged.len());
+                match random(4) {
+                    0 => damaged[at] ^= 1 << random(8),
+                    1 => damaged[at] = b"{}[]\",:\\0nu"[random(11)],
+                    2 => damaged.truncate(at.max(1)),
+                    _ => damaged.insert(at, random(256) as u8),
+                }
+            }
+            match Record::parse(&damaged) {
+                Ok(record) => {
+                    read += 1;
+                    let again = record.to_line().unwrap();
+                    Record::parse(again.strip_suffix(b"\n").unwrap()).unwrap();
+                }
+                Err(flaw) => {
+                    let reason = flaw.to_string();
+                    assert!(
+                        !reason.contains(char::is_control),
+                        "seed {seed:#x}: {reason}"
+                    );
+                }
+            }
+        }
+        assert!(read > 100, "seed {seed:#x}: {read}");
+    }
+}
