@@ -54,6 +54,15 @@ impl Answer {
         String::from_utf8_lossy(value.unwrap_or_default()).into_owned()
     }
 
+    /// The way in which the body is compressed; empty where it isn't.
+    pub fn encoding(&self) -> String {
+        let encoding = self.header("content-encoding");
+        match encoding.eq_ignore_ascii_case("identity") {
+            true => String::new(),
+            false => encoding,
+        }
+    }
+
     /// How many milliseconds the server asks to wait: `retry-after-ms` (OpenAI's own), else
     /// `Retry-After` in seconds or as a date (RFC 9110, section 10.2.3).
     pub fn retry_after_millis(&self) -> Option<u64> {
@@ -85,7 +94,7 @@ fn millis_until(date: &str, now: SystemTime) -> Option<u64> {
         "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
     ];
     let mut words = date.split([' ', ',', '-', ':']).filter(|it| !it.is_empty());
-    let day: u64 = words.nth(1)?.parse().ok()?;
+    let day: u64 = words.nth(1)?.parse().ok().filter(|day| *day < 32)?;
     let month = words.next()?;
     let month = MONTHS.iter().position(|name| *name == month)? as u64;
     let year: u64 = match words.next()?.parse().ok()? {
@@ -167,6 +176,11 @@ impl Http {
         })
     }
 
+    /// Where requests go.
+    pub fn url(&self) -> String {
+        self.url.to_string()
+    }
+
     /// Sends `body`, which has `length` bytes, and waits for the headers of the answer; `waiting`
     /// is called about every `TICK_MILLIS` meanwhile.
     pub fn post(
@@ -232,11 +246,12 @@ impl Http {
                 Err(RecvTimeoutError::Disconnected) => {
                     return Err(ModelError::Cut { begun: false });
                 }
-                Err(RecvTimeoutError::Timeout) if reached => waiting()?,
-                Err(RecvTimeoutError::Timeout) if start.elapsed() < self.connect_limit => {
-                    waiting()?;
+                Err(RecvTimeoutError::Timeout)
+                    if !reached && start.elapsed() > self.connect_limit =>
+                {
+                    return Err(self.too_slow());
                 }
-                Err(RecvTimeoutError::Timeout) => return Err(self.too_slow()),
+                Err(RecvTimeoutError::Timeout) => waiting()?,
             }
         }
     }
@@ -414,6 +429,7 @@ mod tests {
             "",
             "soon",
             "Sun Nov  6 08:49:37 1994",
+            "Sun, 999999999999999999 Nov 1994 08:49:37 GMT",
             "Sun, 06 Nov 1994 99:49:37 GMT",
         ] {
             assert_eq!(millis_until(bad, SystemTime::UNIX_EPOCH), None, "{bad}");
@@ -437,6 +453,7 @@ mod tests {
         assert_eq!(error.to_string(), expected);
         // What was left behind has lost its connection, so nothing can be sent later.
         let (mut peer, _) = listener.accept().unwrap();
+        peer.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         peer.read_to_end(&mut Vec::new()).unwrap();
     }
 }

@@ -372,12 +372,11 @@ impl Client {
         let (body, length) = self.body(input);
         let waiting = &mut || observer(Progress::Waiting);
         let answer = self.http.post(body, length, waiting)?;
-        let encoding = answer.header("content-encoding");
-        if !encoding.is_empty() && !encoding.eq_ignore_ascii_case("identity") {
-            let encoding = self.tidy(&encoding, EXCERPT_CHARS);
-            return Err(ModelError::Compressed { encoding }.into());
-        }
         match answer.status {
+            200..=299 if !answer.encoding().is_empty() => Err(ModelError::Compressed {
+                encoding: self.tidy(&answer.encoding(), EXCERPT_CHARS),
+            }
+            .into()),
             200..=299 => self.read(answer, observer),
             300..=399 => Err(ModelError::Redirect {
                 status: answer.status,
@@ -390,20 +389,14 @@ impl Client {
 
     /// The body of a request, from shared pieces, and its length in bytes.
     fn body(&self, input: &Input) -> (impl Read + Send + use<>, u64) {
-        let (history, turn) = match wire::reduced(input, &self.omitted) {
-            Some(reduced) => (Arc::new(reduced), Arc::default()),
-            None => (input.history.clone(), input.turn.clone()),
-        };
-        let comma: &[u8] = match history.is_empty() || turn.is_empty() {
-            true => b"",
-            false => b",",
-        };
-        let parts = [&self.head, &history, &turn, &self.tail].map(|part| part.len());
-        let length = parts.iter().sum::<usize>() + comma.len();
+        let input = wire::reduced(input, &self.omitted).unwrap_or_else(|| input.clone());
+        let comma = wire::comma(&input);
+        let parts = [&self.head, &input.history, &input.turn, &self.tail];
+        let length = parts.map(|part| part.len()).iter().sum::<usize>() + comma.len();
         let body = Cursor::new(Shared(self.head.clone()))
-            .chain(Cursor::new(Shared(history)))
+            .chain(Cursor::new(Shared(input.history)))
             .chain(comma)
-            .chain(Cursor::new(Shared(turn)))
+            .chain(Cursor::new(Shared(input.turn)))
             .chain(Cursor::new(Shared(self.tail.clone())));
         (body, length as u64)
     }
@@ -477,39 +470,25 @@ impl Client {
         let error = ServerError::read(&rest_of(&mut answer, &[]));
         let said = self.said(&error, &answer, ERROR_TEXT_CHARS);
         let status = answer.status;
-        if let Some(part) = error.refuses().filter(|_| status == 400) {
-            let then = Then::Without(part);
-            let advice = self.advice(status);
-            let error = ModelError::Status {
-                status,
-                said,
-                advice,
-            };
-            return Failure { error, then };
-        }
-        if let Some(error) = special(&error, Some(status), &said) {
-            return error.into();
-        }
-        let transient = matches!(status, 408 | 409 | 429 | 500..=599) && !error.is_quota();
-        let wait = answer.retry_after_millis();
-        let too_long = wait.filter(|millis| *millis > RETRY_AFTER_MAX_MILLIS);
-        let (then, advice) = match too_long {
-            Some(millis) if transient => {
-                let seconds = millis.div_ceil(1_000);
-                (
-                    Then::Stop,
-                    format!("it asks to wait {seconds} s, so ask again then"),
-                )
-            }
-            _ if transient => (Then::Retry(wait), "ask again later".into()),
+        let refused = error.refuses().filter(|_| status == 400);
+        let special = special(&error, Some(status), &said);
+        let is_transient = matches!(status, 408 | 409 | 429 | 500..=599);
+        let (then, advice) = match (refused, answer.retry_after_millis()) {
+            (Some(part), _) => (Then::Without(part), self.advice(status)),
             _ if error.is_quota() => (Then::Stop, BILLING.into()),
-            _ => (Then::Stop, self.advice(status)),
+            _ if special.is_some() || !is_transient => (Then::Stop, self.advice(status)),
+            (None, Some(millis)) if millis > RETRY_AFTER_MAX_MILLIS => {
+                let seconds = millis.div_ceil(1_000);
+                let advice = format!("it asks to wait {seconds} s, so ask again then");
+                (Then::Stop, advice)
+            }
+            (None, wait) => (Then::Retry(wait), "ask again later".into()),
         };
-        let error = ModelError::Status {
+        let error = special.unwrap_or(ModelError::Status {
             status,
             said,
             advice,
-        };
+        });
         Failure { error, then }
     }
 
@@ -524,8 +503,7 @@ impl Client {
             402 => BILLING.into(),
             403 => "check what the account and its API key may use".into(),
             404 => {
-                let url = format!("{}/responses", self.service.base_url.trim_end_matches('/'));
-                let url = quote(&url);
+                let url = quote(&self.http.url());
                 format!("check the model and base_url: the request went to {url}")
             }
             _ => "check base_url and model, or start a new conversation with /new".into(),
@@ -619,6 +597,9 @@ fn is_event_stream(answer: &Answer, start: &[u8]) -> bool {
 
 /// The start of a body that is no stream; where it breaks off, what came is all there is.
 fn rest_of(answer: &mut Answer, start: &[u8]) -> Vec<u8> {
+    if !answer.encoding().is_empty() {
+        return Vec::new();
+    }
     let mut body = start.to_vec();
     let room = ERROR_BODY_BYTES.saturating_sub(body.len() as u64);
     // A failure to read the rest of an error is not worth another error.

@@ -10,6 +10,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
 
 use serde::de::{Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer as _};
@@ -344,20 +345,27 @@ pub fn tail(tools: &[Definition], omitted: &[Optional]) -> Vec<u8> {
     tail.into_bytes()
 }
 
-/// The whole input without what a server refused; `None` where all of it is sent as it stands.
-pub fn reduced(input: &Input, omitted: &[Optional]) -> Option<Vec<u8>> {
+/// What stands between the two parts of an input.
+pub fn comma(input: &Input) -> &'static [u8] {
+    match input.history.is_empty() || input.turn.is_empty() {
+        true => b"",
+        false => b",",
+    }
+}
+
+/// The input without what a server refused; `None` where all of it is sent as it stands.
+pub fn reduced(input: &Input, omitted: &[Optional]) -> Option<Input> {
     if !omitted.contains(&Optional::Reasoning) && !omitted.contains(&Optional::Phase) {
         return None;
     }
-    let comma: &[u8] = match input.history.is_empty() || input.turn.is_empty() {
-        true => b"",
-        false => b",",
-    };
-    let json = [b"[", &**input.history, comma, &**input.turn, b"]"].concat();
+    let json = [b"[", &**input.history, comma(input), &**input.turn, b"]"].concat();
     let items: Vec<&RawValue> = serde_json::from_slice(&json).ok()?;
-    let mut out = Vec::with_capacity(json.len());
-    replay(&items, omitted, &mut out);
-    Some(out)
+    let mut history = Vec::with_capacity(json.len());
+    replay(&items, omitted, &mut history);
+    Some(Input {
+        history: Arc::new(history),
+        turn: Arc::default(),
+    })
 }
 
 /// How facts are spelled for this service.
@@ -1422,14 +1430,14 @@ data: {"delta":"by name"}
         assert_eq!(spelled(&items, &[]), items.join(","));
         let (history, turn) = (items[..2].join(","), items[2..].join(","));
         let input = Input {
-            history: std::sync::Arc::new(history.into_bytes()),
-            turn: std::sync::Arc::new(turn.into_bytes()),
+            history: Arc::new(history.into_bytes()),
+            turn: Arc::new(turn.into_bytes()),
         };
         assert_eq!(
-            reduced(&input, &[Optional::Phase]).unwrap(),
+            *reduced(&input, &[Optional::Phase]).unwrap().history,
             expected.as_bytes()
         );
-        assert_eq!(reduced(&input, &[Optional::Include]), None);
+        assert!(reduced(&input, &[Optional::Include]).is_none());
     }
 
     #[test]
