@@ -47,6 +47,7 @@ fn main() -> ExitCode {
     let folder = home.work.clone();
     drop(home);
     assert!(!folder.exists(), "{} was left behind", folder.display());
+    say("\nThe demonstration has ended and its files are gone.\n");
     code
 }
 
@@ -106,7 +107,6 @@ fn talk(home: &Home, stop: &Stop) -> ExitCode {
     let running = pass_signals_on(stop, Some(Pid::from_child(&child)));
     let status = child.wait().expect("wait for mino");
     *running.lock().unwrap() = None;
-    say("\nThe demonstration has ended and its files are gone.\n");
     ExitCode::from(
         status
             .code()
