@@ -40,7 +40,7 @@ pub trait Operator {
 
 /// What happens during a turn, in order.
 pub enum Event<'a> {
-    /// A request goes out; nothing has come back yet.
+    /// A request is on its way and nothing has come back yet. Said again and again meanwhile.
     Waiting,
     /// A piece of the response's text as it arrived, not yet cleaned.
     Text(&'a str),

@@ -126,8 +126,8 @@ impl Operator for Terminal {
     fn show(&mut self, event: Event<'_>) -> Result<(), OutputClosed> {
         let shown = match event {
             Event::Waiting => {
-                self.asked = Some(Instant::now());
-                self.screen.wait_for("Waiting for the model…", None);
+                let asked = *self.asked.get_or_insert_with(Instant::now);
+                self.screen.wait_for("Waiting for the model…", None, asked);
                 Ok(())
             }
             Event::Text(piece) => self.screen.answer(piece),
@@ -139,7 +139,8 @@ impl Operator for Terminal {
                 self.screen.end_answer(usage.map(|usage| (usage, seconds)))
             }
             Event::Running(display) => {
-                self.screen.wait_for("Running…", display.seconds);
+                self.screen
+                    .wait_for("Running…", display.seconds, Instant::now());
                 Ok(())
             }
             Event::Result(result) => self.screen.result(result),

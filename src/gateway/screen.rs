@@ -45,7 +45,7 @@ impl Stream {
 /// The line that says what is waited for and how long; drawn by the signal thread's tick.
 #[derive(Default)]
 struct WaitLine {
-    waiting: Option<(String, Option<u64>, Instant)>,
+    waiting: Option<(&'static str, Option<u64>, Instant)>,
     /// Columns on the screen now.
     drawn: usize,
 }
@@ -230,11 +230,11 @@ impl Screen {
         self.put(Stream::Out, &format!("{}\n", text::clean(text)))
     }
 
-    /// From now on the waiting line may appear.
-    pub fn wait_for(&mut self, what: &str, limit_seconds: Option<u64>) {
+    /// The waiting line may appear until something else is written; `since` is when the wait began.
+    pub fn wait_for(&mut self, what: &'static str, limit_seconds: Option<u64>, since: Instant) {
         let at_start = self.tty.is_some_and(|tty| self.is_fresh(tty));
         if self.waits && at_start {
-            lock(&self.wait).waiting = Some((what.to_owned(), limit_seconds, Instant::now()));
+            lock(&self.wait).waiting = Some((what, limit_seconds, since));
         }
     }
 
