@@ -338,7 +338,7 @@ pub fn banner(conversation: &str, model: &str, server: &str) -> String {
     let version = env!("CARGO_PKG_VERSION");
     format!(
         "Mino {version} · conversation {conversation} · {} at {}\n\
-         Bash commands run only after you approve them. /exit or Ctrl+D leaves; /help lists commands.",
+         Bash commands need your approval. /exit or Ctrl+D leaves; /help lists commands.",
         text::one_line(model, usize::MAX),
         text::one_line(server, usize::MAX)
     )
