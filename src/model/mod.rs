@@ -4,7 +4,7 @@
 //! and every sentence about the model's side that a person reads. Promises: a [`Reply`] exists only
 //! for a stream that reached its end and an output that makes sense as a whole; nothing is asked
 //! again once an event came; the key is in no message; all outside text in a message is cleaned and
-//! cut. Leans on [`http`] for the connection, [`sse`] for framing, [`wire`] for meaning. Gives up: a
+//! cut. Leans on `http` for the connection, [`sse`] for framing, [`wire`] for meaning. Gives up: a
 //! failed reply is not repaired from its pieces, and what it cost stays spent.
 
 mod http;

@@ -1,12 +1,12 @@
 //! The service's JSON, both ways, and the only place where its names are written.
 //!
 //! Owns: how a request is spelled, what an event means, what makes an output whole, and where an
-//! error hides its message. Promises: an item is kept and sent back byte for byte, but for the four
-//! exceptions that [`Modes`] and [`Wire`] name; nothing of a stream counts before its terminal
-//! event; an event of a known type that can't be read is a fault, never skipped. Leans on the
-//! streaming events and items of OpenAI's Responses API as its reference publishes them, and on
-//! what servers that imitate it are known to leave out. Gives up: what an unknown event or item
-//! means (both pass), and fields that no decision needs.
+//! error hides its message. Promises: an item is kept and sent back byte for byte, but for what
+//! `replay` names; nothing of a stream counts before its terminal event; an event of a known type
+//! that can't be read is a fault, never skipped. Leans on the streaming events and items of
+//! OpenAI's Responses API as its reference publishes them, and on what servers that imitate it are
+//! known to leave out. Gives up: what an unknown event or item means (both pass), and fields that
+//! no decision needs.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -990,8 +990,8 @@ mod tests {
     fn no_fixture_gives_calls_or_text_twice_however_it_is_cut_off() {
         for (name, stream) in fixtures() {
             let whole = read(&[&stream]);
-            // In steps, as each cut reads the stream anew; 7 meets every kind of byte.
-            for end in (0..stream.len()).step_by(7) {
+            // In steps, as each cut reads the stream anew; every kind of byte is met.
+            for end in (0..stream.len()).step_by(23) {
                 let got = read(&[&stream[..end]]);
                 assert!(
                     got == whole || !got.ends_with("items"),
