@@ -72,9 +72,11 @@ pub const START_SECONDS: u64 = 5;
 /// One read from the output pipe; a pipe holds 64 KiB.
 pub const CHUNK_BYTES: usize = 16 * KIB;
 /// Processes of one command that are looked at; more are a fork bomb, and enough to know.
-pub const DESCENDANTS: usize = 4_096;
+pub const TREE_PROCESSES: usize = 4_096;
+/// Looks at a command's tree of processes until it stands still for one.
+pub const TREE_LOOKS: u32 = 8;
 /// Survivors of one command that a notice names.
-pub const NAMED_SURVIVORS: usize = 8;
+pub const NAMED_PROCESSES: usize = 8;
 /// Descriptors that are closed one by one, on kernels before 5.9: 65,536 take about 20 ms.
 pub const DESCRIPTORS: i32 = 65_536;
 

@@ -211,7 +211,7 @@ fn every_number_has_its_reason_and_its_unit() {
                 "FDS",
                 "TRIES",
                 "DESCRIPTORS",
-                "PERCENT",
+                "LOOKS",
             ];
             assert!(units.contains(&unit), "{name}: the unit is not last");
             assert!(documented, "{name} has no reason beside it");

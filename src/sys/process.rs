@@ -273,22 +273,27 @@ impl Running {
     /// Kills everybody below the guard, in whatever session, until nobody is left or to `until`.
     ///
     /// Only the guard's own children are killed, whose numbers it holds once the shell's end was
-    /// reported; their orphans become its children in turn and are met in the next round.
+    /// reported; their orphans become its children in turn and are met in the next round. One list
+    /// of dead children proves nothing: the last of them may have died after the list was made, and
+    /// its own child joined since. The same list again does, as whoever lives is below a child that
+    /// lives, and the dead have no more children.
     pub fn kill_descendants(&self, until: Instant) {
-        loop {
-            let living: Vec<_> = children(self.guard.pid)
-                .into_iter()
-                .filter_map(status)
-                .filter(|p| p.alive)
-                .collect();
-            for process in &living {
+        let mut dead = vec![];
+        while Instant::now() < until {
+            let listed = children(self.guard.pid);
+            let is_living = |pid: &pid_t| status(*pid).is_some_and(|process| process.alive);
+            let living: Vec<pid_t> = listed.iter().copied().filter(is_living).collect();
+            for &pid in &living {
                 // SAFETY: takes numbers only.
-                unsafe { libc::kill(process.pid, libc::SIGKILL) };
+                unsafe { libc::kill(pid, libc::SIGKILL) };
             }
-            if living.is_empty() || Instant::now() >= until {
+            if !living.is_empty() {
+                thread::sleep(Duration::from_millis(limits::SWEEP_TICK_MILLIS));
+            } else if listed == dead {
                 return;
+            } else {
+                dead = listed;
             }
-            thread::sleep(Duration::from_millis(limits::SWEEP_TICK_MILLIS));
         }
     }
 
@@ -307,20 +312,15 @@ impl Running {
         living
     }
 
-    /// Everyone alive below the guard.
+    /// Everyone alive below the guard, as of one moment: an orphan moves to the guard, and is not
+    /// to be missed because it moved behind our back.
     fn below(&self) -> Vec<Process> {
         let mut found = vec![];
-        let (mut parents, mut looked_at) = (vec![self.guard.pid], 0);
-        while let Some(parent) = parents.pop()
-            && looked_at < limits::DESCENDANTS
-        {
-            for process in children(parent).into_iter().filter_map(status) {
-                looked_at += 1;
-                // The children of the dead are somebody else's by now.
-                if process.alive {
-                    parents.push(process.pid);
-                    found.push(process);
-                }
+        for _ in 0..limits::TREE_LOOKS {
+            let own = children(self.guard.pid);
+            found = with_descendants(own.clone());
+            if children(self.guard.pid) == own {
+                break;
             }
         }
         found
@@ -423,6 +423,21 @@ fn poll<const N: usize>(
 /// The children of a process, zombies included, in no order.
 fn children(parent: pid_t) -> Vec<pid_t> {
     listed_children(parent).unwrap_or_else(|| scanned_children(parent))
+}
+
+/// Those of `processes` that live, and everyone alive below them.
+fn with_descendants(mut processes: Vec<pid_t>) -> Vec<Process> {
+    let mut found = vec![];
+    while let Some(pid) = processes.pop()
+        && found.len() < limits::TREE_PROCESSES
+    {
+        // The children of the dead are somebody else's by now.
+        if let Some(process) = status(pid).filter(|process| process.alive) {
+            processes.extend(children(pid));
+            found.push(process);
+        }
+    }
+    found
 }
 
 /// From the kernel's own list, which not every kernel has and not every process may read.
@@ -691,6 +706,7 @@ pub fn prepare_process() -> io::Result<()> {
 /// NUL bytes, so that `/proc` does not show it even to root. To be called before threads exist:
 /// nobody else may be looking at the environment.
 pub fn overwrite_env_value(name: &str) {
+    // SAFETY: the name and type of POSIX (environ(7)).
     unsafe extern "C" {
         static environ: *const *mut c_char;
     }
@@ -717,6 +733,7 @@ pub fn overwrite_env_value(name: &str) {
 pub fn configure_name_service() {
     #[cfg(all(target_env = "gnu", target_feature = "crt-static"))]
     {
+        // SAFETY: the signature of glibc's nss.h.
         unsafe extern "C" {
             fn __nss_configure_lookup(database: *const c_char, services: *const c_char) -> c_int;
         }

@@ -478,7 +478,7 @@ fn exit_code(exit: Option<Exit>, forced: bool) -> Option<i32> {
 fn name_all(what: &str, processes: &[Process]) -> Option<String> {
     let named: Vec<String> = processes
         .iter()
-        .take(limits::NAMED_SURVIVORS)
+        .take(limits::NAMED_PROCESSES)
         .map(|process| format!("{} ({})", process.pid, text::one_line(&process.name, 32)))
         .collect();
     let more = match processes.len() - named.len() {
@@ -548,6 +548,19 @@ impl Capture {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_model_is_told_the_true_limits() {
+        for limit in [
+            limits::COMMAND_SECONDS.to_string(),
+            limits::OUTPUT_BYTES.to_string(),
+        ] {
+            assert!(DESCRIPTION.contains(&format!(" {limit} ")), "{limit}");
+        }
+        let schema: serde_json::Value = serde_json::from_str(PARAMETERS).unwrap();
+        assert_eq!(schema["required"], serde_json::json!(["command"]));
+        assert_eq!(schema["additionalProperties"], false);
+    }
 
     #[test]
     fn arguments_are_exactly_one_command() {
