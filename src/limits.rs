@@ -124,11 +124,7 @@ pub const PASTE_BYTES: usize = 64 * MIB;
 /// Longest key as a terminal spells it; answers to a program's queries come as keys too.
 pub const KEY_BYTES: usize = 256;
 /// What Linux's terminal driver keeps of one line (N_TTY_BUF_SIZE, less the newline).
-#[cfg(target_os = "linux")]
 pub const DRIVER_LINE_BYTES: usize = 4_095;
-/// What the terminal driver keeps of one line (MAX_CANON, less the newline).
-#[cfg(not(target_os = "linux"))]
-pub const DRIVER_LINE_BYTES: usize = 1_023;
 /// Text before the cursor that is laid out for the screen: more than any screen holds.
 pub const VIEW_BYTES: usize = 64 * KIB;
 /// One write to a terminal that said it can be written; more might block it.

@@ -620,7 +620,7 @@ impl Helper {
         process
             .arg("-c")
             .arg(format!(
-                "{wrapper}\nexec \"$0\" --ignored --exact helper --test-threads=1"
+                "{wrapper}\nexec \"$0\" --exact helper --test-threads=1"
             ))
             .arg(program)
             .current_dir(case.folder.path())
@@ -655,7 +655,6 @@ impl Helper {
 
 /// Not a test: what runs in the copy.
 #[test]
-#[ignore = "runs only as a process of its own, started by the tests"]
 fn helper() {
     let Ok(command) = std::env::var("HELPER_COMMAND") else {
         return;
