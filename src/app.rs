@@ -23,6 +23,7 @@ use crate::session::{self, Session, SessionError, StartNotice, record};
 use crate::step::Service;
 use crate::sys::signal::Stop;
 use crate::sys::{process, terminal};
+use crate::text::quote_os;
 use crate::tools::Toolbox;
 use crate::tools::bash::{self, Bash};
 
@@ -187,7 +188,11 @@ fn converse(options: Options, question: Option<Question>) -> Result<Exit, Compla
     let is_unencrypted = config::is_unencrypted(&service);
     let client = Client::new(*service, &instructions, &tools.definitions(), stop.clone())?;
 
-    home.prepare()?;
+    for path in home.prepare()? {
+        let path = quote_os(path.as_os_str());
+        let notice = format!("Notice: others may use {path}, and it can't be made private.");
+        let _ = person.screen.notice(&notice);
+    }
     if let Some(config) = to_save {
         config.save()?;
     }
@@ -203,6 +208,7 @@ fn converse(options: Options, question: Option<Question>) -> Result<Exit, Compla
     for notice in notices {
         let _ = person.screen.notice(&notice.to_string());
     }
+    stop.on_tick(process::reap_strays);
     let agent = Agent::new(session, tools, client, stop);
     match question {
         Some(question) => Ok(person.ask_once(&agent, &question)),

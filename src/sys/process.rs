@@ -110,7 +110,8 @@ pub struct Process {
     pub pid: i32,
     /// The kernel's short name of it, as it chose to be called: not to be trusted.
     pub name: String,
-    pub group: pid_t,
+    /// Its process group; see [`Running::group`].
+    pub group: i32,
     parent: pid_t,
     alive: bool,
 }
@@ -156,7 +157,8 @@ impl Running {
     /// when its process group exists; what fails later comes as a report.
     pub fn start(program: &Program) -> Result<Running, StartError> {
         reap_strays();
-        let null = File::options().read(true).write(true).open("/dev/null")?;
+        let null = File::options().read(true).write(true).open("/dev/null");
+        let null = null.map_err(|e| io::Error::new(e.kind(), format!("/dev/null: {e}")))?;
         let (output, output_end) = io::pipe()?;
         let (wire, wire_end) = UnixStream::pair()?;
         let pointers = |texts: &[CString]| -> Vec<*const c_char> {
@@ -640,13 +642,7 @@ fn keep_watch(shell: pid_t) -> ! {
 fn report(wire: RawFd, what: i32, value: i32) {
     let message = [what, value];
     // SAFETY: `message` has that many bytes. A failure means that Mino is gone, which the guard will see.
-    unsafe {
-        libc::write(
-            wire,
-            (&raw const message).cast(),
-            mem::size_of_val(&message),
-        )
-    };
+    unsafe { libc::write(wire, message.as_ptr().cast(), mem::size_of_val(&message)) };
 }
 
 fn fail(wire: RawFd, what: i32) -> ! {
