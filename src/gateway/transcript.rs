@@ -43,8 +43,9 @@ impl Transcript {
                 format!("{}{took}\n{}", result_label(result), clean(result.output()))
             }
             Body::TurnEnd { status } => {
+                // One line end goes, and the other leaves a blank line before the next turn.
                 format!(
-                    "Turn {}{}\n",
+                    "Turn {}{}\n\n",
                     status.name(),
                     took(self.turn_began.take(), now)
                 )
