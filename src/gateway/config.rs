@@ -604,7 +604,7 @@ fn roots(env: &Environment) -> Result<Option<(String, Vec<u8>)>, ConfigError> {
     };
     let place = format!("SSL_CERT_FILE={}", quote_os(path));
     match file::read_bounded(Path::new(path), PEM_BYTES, Links::Follow) {
-        Ok(Some(bytes)) => Ok(Some((place, bytes))),
+        Ok(Some(bytes)) => Ok(Some((path.to_string_lossy().into_owned(), bytes))),
         Ok(None) => Err(wrong(&place, "no such file")),
         Err(error) => Err(wrong(&place, error.to_string())),
     }
