@@ -263,13 +263,19 @@ enum Chosen {
     Existing(SessionId),
 }
 
-/// Decides without changing anything on disk.
+/// Decides without changing anything on disk, and refuses a file that is none before anything else
+/// is changed.
 fn choose(home: &Home, choice: &Choice) -> Result<Chosen, Complaint> {
-    match choice {
-        Choice::New => Ok(Chosen::New),
-        Choice::Named(prefix) => Ok(Chosen::Existing(home.find(prefix)?)),
-        Choice::Current => Ok(home.active()?.map_or(Chosen::New, Chosen::Existing)),
-    }
+    let id = match choice {
+        Choice::New => None,
+        Choice::Named(prefix) => Some(home.find(prefix)?),
+        Choice::Current => home.active()?,
+    };
+    let Some(id) = id else {
+        return Ok(Chosen::New);
+    };
+    home.check_file(&id)?;
+    Ok(Chosen::Existing(id))
 }
 
 /// Opens the conversation, under its lock, and makes it the current one.

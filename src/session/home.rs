@@ -208,6 +208,13 @@ impl Home {
         Ok(None)
     }
 
+    /// An error unless the conversation's file can be opened and is a regular one.
+    pub fn check_file(&self, id: &SessionId) -> Result<(), HomeError> {
+        let path = self.journal_path(id);
+        let opened = file::open_regular(&path, Links::Refuse);
+        opened.map(drop).map_err(HomeError::io("open", &path))
+    }
+
     /// Makes it the current conversation, durably.
     pub fn set_active(&self, id: &SessionId) -> Result<(), HomeError> {
         let path = self.pointer_path();
