@@ -310,6 +310,7 @@ impl Terminal {
         match line {
             _ if self.is_typing() => self.screen.line_ended(),
             Ok(Line::Text(text)) => drop(self.screen.echo(text)),
+            Ok(Line::Bad(_)) => drop(self.screen.echo("")),
             _ => self.screen.line_begun(),
         }
     }
