@@ -75,6 +75,26 @@ impl Home {
         self.write_config(&config);
     }
 
+    /// The folder that holds all three.
+    pub fn root(&self) -> &Path {
+        self.mino_home.parent().expect("a folder above")
+    }
+
+    /// Everything below [`Home::root`], a line each: name, kind, mode, time of the last change and
+    /// content. Two equal looks mean that nothing was changed in between.
+    pub fn tree(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        look_at(self.root(), &mut found);
+        found.sort();
+        found
+    }
+
+    /// `text` with `<root>`, `<id>`, `<time>` and `<s>` in the place of what differs from run to run:
+    /// the folder, identifiers of 32 digits, times, and durations in tenths of a second.
+    pub fn tidied(&self, text: &str) -> String {
+        tidied(&text.replace(&*self.root().to_string_lossy(), "<root>"))
+    }
+
     pub fn config_path(&self) -> PathBuf {
         self.mino_home.join("config.json")
     }
@@ -249,6 +269,57 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
+fn look_at(path: &Path, found: &mut Vec<String>) {
+    let about = std::fs::symlink_metadata(path).expect("a file that is there");
+    let content = if about.is_symlink() {
+        format!("{:?}", std::fs::read_link(path).expect("a link"))
+    } else if about.is_file() {
+        String::from_utf8_lossy(&read(path)).into_owned()
+    } else {
+        String::new()
+    };
+    found.push(format!(
+        "{} {:?} {:o} {:?} {content:?}",
+        path.display(),
+        about.file_type(),
+        about.permissions().mode(),
+        about.modified().expect("a time"),
+    ));
+    if about.is_dir() {
+        for entry in std::fs::read_dir(path).expect("a folder") {
+            look_at(&entry.expect("an entry").path(), found);
+        }
+    }
+}
+
+/// What replaces a text of this shape, where `0` is any decimal and `f` any hexadecimal digit.
+const SHAPES: [(&str, &str); 3] = [
+    ("ffffffffffffffffffffffffffffffff", "<id>"),
+    ("0000-00-00T00:00:00.000Z", "<time>"),
+    ("after 0.0 s", "after <s>"),
+];
+
+fn tidied(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let shape = SHAPES.iter().find(|(shape, _)| has_shape(rest, shape));
+        let length = shape.map_or(first.len_utf8(), |(shape, _)| shape.len());
+        out.push_str(shape.map_or(&rest[..length], |(_, name)| name));
+        rest = &rest[length..];
+    }
+    out
+}
+
+fn has_shape(text: &str, shape: &str) -> bool {
+    text.len() >= shape.len()
+        && text.bytes().zip(shape.bytes()).all(|pair| match pair {
+            (byte, b'0') => byte.is_ascii_digit(),
+            (byte, b'f') if shape.starts_with("ff") => byte.is_ascii_hexdigit(),
+            (byte, other) => byte == other,
+        })
+}
+
 /// `mino`, about to be started.
 pub struct Mino {
     command: Command,
@@ -268,6 +339,23 @@ impl Mino {
     pub fn in_folder(mut self, folder: &Path) -> Mino {
         self.command.current_dir(folder);
         self
+    }
+
+    /// The same, started by another program: `wrapper` is that program and its first arguments, and
+    /// all of the call follows them.
+    pub fn through(self, wrapper: &[&str]) -> Mino {
+        let (program, arguments) = wrapper.split_first().expect("a program");
+        let mut command = Command::new(program);
+        command
+            .args(arguments)
+            .arg(self.command.get_program())
+            .args(self.command.get_args())
+            .env_clear()
+            .envs(self.command.get_envs().filter_map(|(k, v)| Some((k, v?))));
+        if let Some(folder) = self.command.get_current_dir() {
+            command.current_dir(folder);
+        }
+        Mino { command }
     }
 
     /// For what isn't offered here.
