@@ -131,8 +131,10 @@ pub const VIEW_BYTES: usize = 64 * KIB;
 pub const WRITE_BYTES: usize = 512;
 /// One write to a pipe that said it can be written: it takes PIPE_BUF without blocking (pipe(7)).
 pub const PIPE_BYTES: usize = 4 * KIB;
-/// Attempts to be stopped by a read from the background before the read is made anyway.
+/// Times that a read in the background stops Mino before it goes on and fails.
 pub const STOP_ROUNDS: u32 = 8;
+/// Time for a signal to take effect around a stop: the kernel needs microseconds.
+pub const STOP_MILLIS: u64 = 50;
 /// Questions kept as the editor's history.
 pub const HISTORY_LINES: usize = 1_000;
 /// All of them together: the history must not hold a second copy of a large conversation.

@@ -348,6 +348,16 @@ impl Tty {
         rustix::process::kill_process(self.pid.unwrap(), signal).unwrap();
     }
 
+    /// Waits until the child is stopped, which a shell says only at its next prompt.
+    fn expect_stopped(&self) {
+        let path = format!("/proc/{}/stat", self.pid.unwrap());
+        let deadline = Instant::now() + PATIENCE;
+        while !fs::read_to_string(&path).unwrap().contains(") T ") {
+            assert!(Instant::now() < deadline, "still running");
+            thread::yield_now();
+        }
+    }
+
     /// Waits for the child's exit, then looks whether the terminal is as it was found.
     fn expect_exit(&mut self, code: i32) {
         self.expect(&format!("@@exit exit status: {code}@@"));
@@ -361,6 +371,14 @@ impl Tty {
             !self.screen.screen().bracketed_paste(),
             "bracketed paste was left on"
         );
+    }
+}
+
+fn expect_gone(pid: Pid) {
+    let deadline = Instant::now() + PATIENCE;
+    while rustix::process::test_kill_process(pid).is_ok() {
+        assert!(Instant::now() < deadline, "still running");
+        thread::yield_now();
     }
 }
 
@@ -390,6 +408,7 @@ fn edits_are_drawn_where_they_happen() {
     tty.expect_screen(&["You> hello wörld 世🙂!"], (0, 22));
     tty.send("\r");
     tty.expect("=\"hello wörld 世🙂!\"");
+    tty.expect("You> ");
     tty.send("\x1b[A\x17again");
     tty.expect_screen(
         &[
@@ -497,6 +516,7 @@ fn a_paste_may_be_a_mebibyte_and_no_more() {
     tty.send(format!("\x1b[200~{}\x1b[201~", lines.repeat(1024)));
     tty.send("\r");
     tty.expect("=1048576 bytes, 1047552 of them x");
+    tty.expect("You> ");
     tty.send(format!("\x1b[200~{}y\x1b[201~", lines.repeat(1024)));
     tty.send("\r");
     tty.expect("=cannot use the line: it is longer than 1048576 bytes");
@@ -538,6 +558,24 @@ fn what_is_typed_ahead_of_a_question_is_kept() {
         tty.expect("last");
         tty.go();
         tty.expect("You> ");
+        tty.send("\r");
+        tty.expect(text);
+    }
+}
+
+/// While nobody reads, the driver keeps 4,095 bytes of a line and drops the rest without a word.
+#[test]
+fn what_the_driver_may_have_cut_is_refused_in_the_editor_too() {
+    for (length, text) in [
+        (4094, "=\"x"),
+        (4095, "may have cut it"),
+        (5000, "may have cut it"),
+    ] {
+        let mut tty = Tty::start("later", "xterm", 80);
+        tty.send("x".repeat(length));
+        tty.expect(&"x".repeat(length.min(4095)));
+        tty.go();
+        tty.expect("\x1b[?2004h");
         tty.send("\r");
         tty.expect(text);
     }
@@ -603,24 +641,36 @@ fn a_closed_terminal_is_the_end_of_the_input() {
         // The master goes, the leader stays (so nobody hangs up the session in its place).
         let (other, _) = std::os::unix::net::UnixStream::pair().unwrap();
         drop(std::mem::replace(&mut tty.master, other.into()));
-        let deadline = Instant::now() + PATIENCE;
-        while rustix::process::test_kill_process(pid).is_ok() {
-            assert!(Instant::now() < deadline, "still running");
-            thread::yield_now();
-        }
+        expect_gone(pid);
     }
 }
 
-/// Type `yes`, to have the job stopped with Ctrl+Z in the middle of it and continued.
-#[test]
-fn a_line_survives_being_suspended_by_a_shell() {
-    let mut tty = Tty::launch("bash", "xterm", 80);
+/// Types the call of `role` into an interactive shell and waits until the child is ready.
+fn started_by_shell(role: &str, after: &str) -> Tty {
+    let mut tty = Tty::launch("bash", "xterm", 200);
     tty.expect("$ ");
     let program = std::env::current_exe().unwrap();
+    let program = program.display();
     tty.send(format!(
-        "LINE_CHILD=read {} --exact child --nocapture\r",
-        program.display()
+        "LINE_CHILD={role} {program} --exact child --nocapture{after}\r"
     ));
+    tty.expect("@@ready ");
+    tty.expect("@@");
+    let text = tty.so_far();
+    let pid = text
+        .rsplit("@@ready ")
+        .next()
+        .unwrap()
+        .split('@')
+        .next()
+        .unwrap();
+    tty.pid = Pid::from_raw(pid.parse().unwrap());
+    tty
+}
+
+#[test]
+fn a_line_survives_being_suspended_by_a_shell() {
+    let mut tty = started_by_shell("read", "");
     tty.expect("You> ");
     tty.send("half of it");
     tty.expect("half of it");
@@ -633,32 +683,37 @@ fn a_line_survives_being_suspended_by_a_shell() {
     tty.expect("You> half of it");
     tty.send(", all\r");
     tty.expect("=\"half of it, all\"");
+    tty.expect("You> ");
     tty.send("\x04");
     tty.expect("=End");
+    tty.expect("$ ");
+}
+
+/// Restoring from the background would stop the process, so that it never ends, or take the
+/// settings from under the shell.
+#[test]
+fn a_signal_in_the_background_ends_without_touching_the_terminal() {
+    let mut tty = started_by_shell("read", "");
+    tty.expect("You> ");
+    tty.send("\x1a");
+    tty.expect("Stopped");
+    tty.expect("$ ");
+    tty.send("bg\r");
+    tty.expect("&");
+    tty.expect_stopped();
+    tty.send("kill %1\r");
+    tty.expect("=Stopped");
+    expect_gone(tty.pid.unwrap());
+    tty.send("\r");
+    tty.expect("Exit 143");
     tty.expect("$ ");
 }
 
 /// A shell resets the terminal of a stopped job: the next key at the hidden prompt was echoed.
 #[test]
 fn the_key_stays_hidden_after_the_process_was_stopped_and_continued() {
-    let mut tty = Tty::launch("bash", "xterm", 80);
-    tty.expect("$ ");
-    let program = std::env::current_exe().unwrap();
-    tty.send(format!(
-        "LINE_CHILD=hidden {} --exact child --nocapture\r",
-        program.display()
-    ));
-    tty.expect("@@ready ");
-    tty.expect("@@Key: ");
-    let text = tty.so_far();
-    let pid = text
-        .rsplit("@@ready ")
-        .next()
-        .unwrap()
-        .split('@')
-        .next()
-        .unwrap();
-    tty.pid = Pid::from_raw(pid.parse().unwrap());
+    let mut tty = started_by_shell("hidden", "");
+    tty.expect("Key: ");
     tty.signal(Signal::TSTP);
     tty.expect("Stopped");
     tty.expect("$ ");
@@ -668,6 +723,26 @@ fn the_key_stays_hidden_after_the_process_was_stopped_and_continued() {
     tty.expect("=Text(\"se\\u{1a}cret\")");
     assert_eq!(
         tty.so_far().matches("cret").count(),
+        1,
+        "echoed:\n{}",
+        tty.so_far()
+    );
+}
+
+/// From the background the settings can't be changed, and after `fg` the echo was still on.
+#[test]
+fn the_key_stays_hidden_when_it_is_asked_for_from_the_background() {
+    let mut tty = started_by_shell("hidden", " &");
+    tty.expect("Key: ");
+    tty.expect_stopped();
+    tty.send("\r");
+    tty.expect("Stopped");
+    tty.send("fg\r");
+    tty.expect("Key: ");
+    tty.send("secret\r");
+    tty.expect("=Text(\"secret\")");
+    assert_eq!(
+        tty.so_far().matches("secret").count(),
         1,
         "echoed:\n{}",
         tty.so_far()

@@ -229,6 +229,11 @@ impl Edit {
         self.before.push_str(&std::mem::take(&mut self.after));
     }
 
+    /// Has the line end as `bad`, unless all of it is deleted.
+    pub fn refuse(&mut self, bad: Bad) {
+        self.bad = Some(bad);
+    }
+
     pub fn insert(&mut self, text: &str) {
         if self.before.len() + self.after.len() + text.len() > limits::LINE_BYTES {
             self.bad = Some(Bad::TooLong);

@@ -316,6 +316,13 @@ impl Reader {
     // --- input and output -------------------------------------------------------------------
 
     fn more(&mut self, millis: Option<u64>) -> Result<More> {
+        let is_terminal = self.mode != Mode::Piped;
+        if is_terminal
+            && terminal::await_foreground(&self.stop).map_err(LineError::Read)?
+            && terminal::again()
+        {
+            return Ok(More::Resumed);
+        }
         let timeout = millis.map(Duration::from_millis);
         match terminal::wait(terminal::input(), &self.stop, timeout).map_err(LineError::Read)? {
             Wait::Timeout => Ok(More::Timeout),
@@ -422,7 +429,7 @@ impl Reader {
             searched = self.pending.len();
             match self.more(None)? {
                 // One read gives one line of a terminal, or the part of it before a Ctrl+D.
-                More::Bytes(count) if is_terminal && self.is_full(count) => {
+                More::Bytes(count) if is_terminal && self.may_be_cut(count) => {
                     bad = bad.or(Some(Bad::MaybeCut));
                 }
                 More::Bytes(_) | More::Changed | More::Timeout => {}
@@ -445,9 +452,17 @@ impl Reader {
         }
     }
 
-    /// Whether the `count` bytes read last are as much as the driver holds of one line.
-    fn is_full(&self, count: usize) -> bool {
-        count.saturating_sub(self.pending.ends_with(b"\n").into()) >= limits::DRIVER_LINE_BYTES
+    /// Whether the `count` bytes read last hold as much as the driver does of one line.
+    fn may_be_cut(&self, count: usize) -> bool {
+        let new = self.pending.len().saturating_sub(count);
+        let lines = self
+            .pending
+            .get(new..)
+            .unwrap_or_default()
+            .split(|byte| *byte == b'\n');
+        lines
+            .into_iter()
+            .any(|line| line.len() >= limits::DRIVER_LINE_BYTES)
     }
 
     // --- the editor -------------------------------------------------------------------------
@@ -460,6 +475,12 @@ impl Reader {
             above: 0,
             drawn: None,
         };
+        // What is there already was typed ahead, while lines were the driver's.
+        if let More::Bytes(count) = self.more(Some(0))?
+            && self.may_be_cut(count)
+        {
+            line.refuse(Bad::MaybeCut);
+        }
         loop {
             let Some((key, length)) = edit::first_key(&self.pending) else {
                 screen.show(&self.stop, &line, false)?;
@@ -500,7 +521,7 @@ impl Reader {
                 }
                 (Key::Suspend, _) => {
                     screen.show(&self.stop, &line, true)?;
-                    terminal::suspend();
+                    terminal::suspend(&self.stop).map_err(LineError::Read)?;
                     screen.forget();
                 }
                 // What is to be approved stays on the screen.

@@ -20,6 +20,7 @@ use crate::limits;
 
 const PASTE_ON: &[u8] = b"\x1b[?2004h";
 const PASTE_OFF: &[u8] = b"\x1b[?2004l";
+const STOP_PAUSE: Duration = Duration::from_millis(limits::STOP_MILLIS);
 
 /// Standard input.
 pub fn input() -> BorrowedFd<'static> {
@@ -88,6 +89,31 @@ pub fn wait(fd: BorrowedFd, stop: &Stop, timeout: Option<Duration>) -> io::Resul
     })
 }
 
+/// Lets the background wait for its turn. Answers whether it had to.
+///
+/// A read of the terminal would be stopped by the kernel at once, and the shell say so; a `poll`
+/// would go on beside the shell, which then sends no SIGCONT with `fg`. So Mino is stopped here, and
+/// again after `bg`. Returns at once when Mino is to stop, and after some attempts anyway: where
+/// nobody could continue it, a process isn't stopped, and its read fails.
+pub fn await_foreground(stop: &Stop) -> io::Result<bool> {
+    if in_foreground() {
+        return Ok(false);
+    }
+    for _ in 0..limits::STOP_ROUNDS {
+        // A signal that came along with SIGCONT gets its time to arrive.
+        let mut polled = [readable(stop.stop_fd())];
+        poll(&mut polled, Some(STOP_PAUSE))?;
+        if polled[0].revents != 0 || in_foreground() {
+            break;
+        }
+        stop_group(libc::SIGTTIN);
+        if in_foreground() {
+            break;
+        }
+    }
+    Ok(true)
+}
+
 fn readable(fd: BorrowedFd) -> libc::pollfd {
     libc::pollfd {
         fd: fd.as_raw_fd(),
@@ -118,20 +144,7 @@ fn poll(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result<()> {
 }
 
 /// One `read`, without any buffer behind it; 0 is the end of the input.
-///
-/// In the background the kernel would stop Mino inside the call, and after `fg` the call would wait
-/// on with the shell's settings, echo included. So it is stopped before the call and then fails with
-/// `WouldBlock`, to be repeated once the settings are back.
 pub fn read(fd: BorrowedFd, buffer: &mut [u8]) -> io::Result<usize> {
-    for _ in 0..limits::STOP_ROUNDS {
-        if in_foreground() {
-            break;
-        }
-        stop_group(libc::SIGTTIN);
-        if in_foreground() {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
-    }
     // SAFETY: the pointer and the length are those of the buffer.
     let got = unsafe { libc::read(fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len()) };
     usize::try_from(got).map_err(|_| io::Error::last_os_error())
@@ -343,12 +356,15 @@ pub fn restore_on_panic() {
 
 /// What Ctrl+Z does to the foreground: the terminal is given back and the process group stopped;
 /// returns once it is continued, with the settings back in force if that is in the foreground.
-pub fn suspend() {
+pub fn suspend(stop: &Stop) -> io::Result<()> {
     if let Some(changed) = changed().as_ref() {
         changed.undo();
     }
     stop_group(libc::SIGTSTP);
+    // Another thread may have been given the signal, and then this one runs on for a moment.
+    poll(&mut [readable(stop.change_fd())], Some(STOP_PAUSE))?;
     again();
+    Ok(())
 }
 
 /// Stops everyone in Mino's process group, as the driver does; ignored by the kernel where nobody
