@@ -135,6 +135,8 @@ pub const PIPE_BYTES: usize = 4 * KIB;
 pub const STOP_ROUNDS: u32 = 8;
 /// Time for a signal to take effect around a stop: the kernel needs microseconds.
 pub const STOP_MILLIS: u64 = 50;
+/// From the first sign that a terminal was closed to its SIGHUP, which a shell may have to pass on.
+pub const HANGUP_MILLIS: u64 = 250;
 /// Questions kept as the editor's history.
 pub const HISTORY_LINES: usize = 1_000;
 /// All of them together: the history must not hold a second copy of a large conversation.

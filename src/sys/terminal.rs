@@ -59,6 +59,15 @@ pub fn is_hangup(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EIO)
 }
 
+/// For when a terminal turned out to be closed: reads and writes fail a moment before its SIGHUP comes,
+/// and later still where a shell has to pass it on. Waits for it, so that this end is a hangup and not
+/// an end of input; in vain where it is ignored, and so only for a while.
+fn await_hangup(stop: &Stop) {
+    let patience = Duration::from_millis(limits::HANGUP_MILLIS);
+    // A wait that fails is as good as one that was in vain.
+    let _ = poll(&mut [readable(stop.stop_fd())], Some(patience));
+}
+
 // --- waiting, reading, writing --------------------------------------------------------------
 
 /// What ended a [`wait`].
@@ -81,8 +90,13 @@ pub fn wait(fd: BorrowedFd, stop: &Stop, timeout: Option<Duration>) -> io::Resul
         readable(fd),
     ];
     poll(&mut polled, timeout)?;
+    // Both at once is what a closed terminal shows, and the end of a file or pipe never.
+    let closed = libc::POLLHUP | libc::POLLERR;
+    if polled[2].revents & closed == closed {
+        await_hangup(stop);
+    }
     Ok(match polled.map(|one| one.revents != 0) {
-        [true, ..] => Wait::Stopped,
+        _ if stop.stopped() => Wait::Stopped,
         [_, true, _] => Wait::Changed,
         [.., true] => Wait::Input,
         _ => Wait::Timeout,
@@ -162,7 +176,12 @@ pub fn write_all(fd: BorrowedFd, mut bytes: &[u8], stop: &Stop) -> io::Result<()
         bytes = match write_piece(fd, bytes, room_bytes(fd, bytes)) {
             Ok(written) => bytes.get(written..).unwrap_or_default(),
             Err(error) if is_for_later(&error) => continue,
-            Err(error) => return Err(error),
+            Err(error) => {
+                if is_hangup(&error) {
+                    await_hangup(stop);
+                }
+                return Err(error);
+            }
         };
     }
     Ok(())
