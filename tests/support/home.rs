@@ -358,6 +358,11 @@ impl Mino {
         Mino { command }
     }
 
+    /// The same, started by Bash after `before`, such as `umask 000`.
+    pub fn after(self, before: &str) -> Mino {
+        self.through(&["bash", "-c", &format!("{before}; exec \"$@\""), "bash"])
+    }
+
     /// For what isn't offered here.
     pub fn command(self) -> Command {
         self.command

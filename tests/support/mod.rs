@@ -11,6 +11,7 @@
 
 pub mod endpoint;
 pub mod home;
+pub mod kernel;
 pub mod tls;
 pub mod tty;
 
