@@ -1,0 +1,3 @@
+//! What it costs to start and end a program that does nothing.
+
+fn main() {}
