@@ -464,7 +464,7 @@ fn missing_settings_are_asked_for_once_and_saved() {
             "Model: test-model".into(),
             ASK_KEY.trim_end().into(),
             format!("Mino 0.3.0 · conversation <id> · test-model at {url}"),
-            "Bash commands run only after you approve them. /exit or Ctrl+D leaves; /help lists commands.".into(),
+            "Bash commands need your approval. /exit or Ctrl+D leaves; /help lists commands.".into(),
         ]
     );
     let bearer = format!("Bearer {KEY}");
@@ -1610,7 +1610,7 @@ fn piped_lines_are_questions_one_by_one() {
     let url = endpoint.base_url();
     let expected = format!(
         "Mino 0.3.0 · conversation <id> · test-model at {url}\n\
-         Bash commands run only after you approve them. /exit or Ctrl+D leaves; /help lists commands.\n\
+         Bash commands need your approval. /exit or Ctrl+D leaves; /help lists commands.\n\
          You> One\n\
          Assistant> First.\n\
          You> \n\
