@@ -217,6 +217,8 @@ impl Terminal {
         self.asked = None;
         let _ = self.screen.stop_waiting();
         self.screen.reset_answer();
+        // Ends the line of an answer that broke off.
+        let _ = self.screen.say("");
         if let Some(exit) = self.forced_exit() {
             return (exit, Some(exit));
         }
