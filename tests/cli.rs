@@ -17,7 +17,7 @@ use support::endpoint::{Answer, Endpoint, Reply, Request, call, http_error, text
 use support::home::{Home, KEY, Mino, mode};
 use support::tls::{Front, Tunnel};
 use support::tty::{Instead, QUESTION, Size, Tty};
-use support::{find, read};
+use support::{find, probe, read};
 
 /// Wide enough for every line in these tests.
 const WIDE: Size = Size {
@@ -1326,12 +1326,8 @@ fn reading_commands_work_on_a_read_only_disk() {
     let script = r#"mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@""#;
     let root = home.root().to_str().unwrap().to_owned();
     let wrapper = ["unshare", "-m", "sh", "-c", script, &root];
-    let is_read_only = Command::new(wrapper[0])
-        .args(&wrapper[1..])
-        .args(["sh", "-c", "! touch \"$0/x\"", &root])
-        .stderr(Stdio::null())
-        .status();
-    if !is_read_only.is_ok_and(|status| status.success()) {
+    let is_read_only = ["sh", "-c", "! touch \"$0/x\"", &root];
+    if probe(&[&wrapper[..], &is_read_only].concat()) != Some(0) {
         eprintln!("SKIPPED: reading on a read-only disk: it takes unshare, mount and root");
         return;
     }

@@ -17,7 +17,7 @@ pub mod tty;
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::Child;
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Arc, Condvar, Mutex};
@@ -49,6 +49,16 @@ pub fn beside(name: &str) -> PathBuf {
         path.display()
     );
     path
+}
+
+/// The exit code of a program that only says whether something is possible here, such as a mount of
+/// one's own. What it has to say is not wanted.
+pub fn probe(words: &[&str]) -> Option<i32> {
+    let (program, arguments) = words.split_first().expect("a program");
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null());
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().ok()?.code()
 }
 
 /// A text that nothing else contains, to be found in files, in output and in command lines.
