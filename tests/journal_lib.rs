@@ -507,7 +507,7 @@ fn restarted(save: impl FnOnce(&mut Turn<'_>)) -> (String, Vec<serde_json::Value
     let [notice] = notices.as_slice() else {
         panic!("{notices:?}")
     };
-    assert_eq!(finding.open.unwrap().notice, *notice);
+    assert_eq!(finding.open.as_ref(), Some(notice));
     assert_eq!(history(&session), before, "the turn is not replayed");
     drop(session);
     let closed = scratch.bytes();

@@ -4,7 +4,7 @@
 //! Promises: memory advances only through [`State::save`], after one write and one sync have
 //! succeeded; only [`Turn::start`] can make a [`Started`], so nothing runs unrecorded; one turn at a
 //! time; a file that is refused isn't changed; opening executes and requests nothing. Leans on
-//! `record` for the format and `journal` for durability, and on a [`Spelling`] for how a request puts
+//! `record` for the format, `order` for what may come next, `journal` for durability, and on a [`Spelling`] for how a request puts
 //! it. Gives up: a turn that was dropped without its end blocks the session until the next start.
 //!
 //! A start locks the file, reads all of it, and finds one of these:
@@ -38,197 +38,17 @@ use crate::step::{Call, Input, NotRun, Ran, Repeat, Spelling, Status, ToolResult
 use crate::sys::file::{self, Links};
 use crate::text::quote_os;
 
+mod error;
 pub mod home;
 mod journal;
+mod order;
 pub mod record;
 
+pub use error::{SaveError, Saved, SessionError};
 pub use home::{Home, HomeError, SessionId, SessionInfo};
 use journal::{Journal, Lines};
-use record::{Body, Flaw, Id, Order, Record, Step};
-
-/// Why a conversation can't be opened or read. Its file is as it was.
-#[derive(Debug)]
-pub enum SessionError {
-    /// Another process continues it right now.
-    Locked { id: SessionId },
-    /// A line is wrong, and it is not the torn end of the file.
-    Damaged {
-        path: PathBuf,
-        line: u64,
-        reason: String,
-    },
-    /// It is larger than a journal may be, or would be when its open turn is closed.
-    Full { path: PathBuf },
-    /// Something that was to be done to the file failed.
-    Io {
-        deed: &'static str,
-        path: PathBuf,
-        source: io::Error,
-    },
-    /// Its open turn could not be closed.
-    Close(SaveError),
-}
-
-impl SessionError {
-    fn io<'p>(deed: &'static str, path: &'p Path) -> impl FnOnce(io::Error) -> SessionError + 'p {
-        move |source| SessionError::Io {
-            deed,
-            path: path.to_path_buf(),
-            source,
-        }
-    }
-
-    /// What to do about it, where there is more to say than the message.
-    pub fn hint(&self) -> Option<&'static str> {
-        match self {
-            SessionError::Locked { .. } => {
-                Some("Leave it there first, or start another conversation with --new.")
-            }
-            SessionError::Damaged { .. } => Some(
-                "The file was left as it is. Continue another conversation with --session ID, or start one with --new.",
-            ),
-            SessionError::Full { .. } => Some("Start a new conversation with --new."),
-            SessionError::Io { .. } => None,
-            SessionError::Close(error) => error.hint(),
-        }
-    }
-}
-
-impl fmt::Display for SessionError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            SessionError::Locked { id } => {
-                write!(f, "conversation {id} is in use by another Mino")
-            }
-            SessionError::Damaged { path, line, reason } => {
-                let path = quote_os(path.as_os_str());
-                write!(f, "cannot use {path}: line {line}: {reason}")
-            }
-            SessionError::Full { path } => {
-                let path = quote_os(path.as_os_str());
-                write!(f, "cannot use {path}: it is full ({JOURNAL_BYTES} bytes)")
-            }
-            SessionError::Io { deed, path, source } => {
-                write!(f, "cannot {deed} {}: {source}", quote_os(path.as_os_str()))
-            }
-            SessionError::Close(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for SessionError {}
-
-/// What was to be saved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Saved {
-    Question,
-    Response,
-    Start,
-    /// The result of a call that was started.
-    Result,
-    /// The result of a call that was not.
-    Refusal,
-    End,
-}
-
-impl Saved {
-    fn of(body: &Body<'_>) -> Saved {
-        match body {
-            Body::UserMessage { .. } => Saved::Question,
-            Body::ModelResponse { .. } | Body::AssistantMessage { .. } => Saved::Response,
-            Body::ToolStart { .. } => Saved::Start,
-            Body::ToolResult { result, .. } if result.status().ran() => Saved::Result,
-            Body::ToolResult { .. } => Saved::Refusal,
-            Body::TurnEnd { .. } => Saved::End,
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Saved::Question => "question",
-            Saved::Response => "response",
-            Saved::Start => "start of the command",
-            Saved::Result | Saved::Refusal => "result",
-            Saved::End => "end of the turn",
-        }
-    }
-}
-
-/// Why something was not saved. Memory is as it was before.
-#[derive(Debug)]
-pub enum SaveError {
-    /// A turn of this conversation is in progress. Nothing was written.
-    Busy,
-    /// The system gives no random number for the turn's ID. Nothing was written.
-    NoRandom(io::Error),
-    /// The conversation has no room for it. Nothing was written, and the turn can be closed.
-    Full { what: Saved },
-    /// It is larger than a record may be. Nothing was written, and the turn can be closed.
-    TooLarge { what: Saved, bytes: usize },
-    /// It can't come next: a mistake of the caller. Nothing was written.
-    Order { what: Saved, reason: String },
-    /// The write or its sync failed, now or earlier, and nothing will be written any more. Whether the
-    /// record is in the file is not known.
-    Failed {
-        what: Saved,
-        path: PathBuf,
-        source: io::Error,
-    },
-}
-
-impl SaveError {
-    /// What is known, and what to do about it.
-    pub fn hint(&self) -> Option<&'static str> {
-        match self {
-            SaveError::Busy => Some("Wait for its end; nothing was written."),
-            SaveError::NoRandom(_) | SaveError::Order { .. } => None,
-            SaveError::Full { .. } => {
-                Some("Start a new conversation with --new (in the chat: /new).")
-            }
-            SaveError::TooLarge { .. } => Some("Nothing of it was saved or run."),
-            SaveError::Failed { what, .. } => Some(match what {
-                Saved::Question => "The question was not sent.",
-                Saved::Response => "None of its commands was started.",
-                Saved::Start => {
-                    "The command was not started; a saved start does not prove that it ran."
-                }
-                Saved::Result => {
-                    "The command was started; a lost result does not prove that it failed."
-                }
-                Saved::Refusal => "The command was not started.",
-                Saved::End => "The next start may find the turn interrupted.",
-            }),
-        }
-    }
-}
-
-impl fmt::Display for SaveError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            SaveError::Busy => f.write_str("a turn of this conversation is in progress"),
-            SaveError::NoRandom(error) => write!(f, "cannot begin a turn: {error}"),
-            SaveError::Full { what } => write!(
-                f,
-                "cannot save the {}: the conversation is full ({JOURNAL_BYTES} bytes)",
-                what.name()
-            ),
-            SaveError::TooLarge { what, bytes } => write!(
-                f,
-                "cannot save the {}: it takes {bytes} bytes, and {RECORD_BYTES} are allowed",
-                what.name()
-            ),
-            SaveError::Order { what, reason } => {
-                write!(f, "cannot save the {}: {reason}", what.name())
-            }
-            SaveError::Failed { what, path, source } => {
-                let path = quote_os(path.as_os_str());
-                write!(f, "cannot save the {} in {path}: {source}", what.name())
-            }
-        }
-    }
-}
-
-impl std::error::Error for SaveError {}
+use order::{Open, Order, Step};
+use record::{Body, Flaw, Id, Record};
 
 /// What a start did to the file, in the words for the person.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -270,22 +90,14 @@ pub struct Torn {
     pub bytes: u64,
 }
 
-/// A turn without its end.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OpenTurn {
-    /// Results are missing for so many calls.
-    pub calls: usize,
-    /// What a start will say of it.
-    pub notice: StartNotice,
-}
-
 /// What a start would find: the file is sound but for this.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// Sound records.
     pub records: u64,
     pub torn: Option<Torn>,
-    pub open: Option<OpenTurn>,
+    /// What a start would say of a turn without its end.
+    pub open: Option<StartNotice>,
 }
 
 /// Says what a start would do, one sentence a line.
@@ -298,13 +110,10 @@ impl fmt::Display for Finding {
                 "\nLine {line} is torn ({bytes} bytes): a start would copy the file and cut it."
             )?;
         }
-        match &self.open {
-            None => Ok(()),
-            Some(OpenTurn { calls, .. }) => write!(
-                f,
-                "\nThe last turn has no end ({calls} calls without a result): a start would close it as interrupted."
-            ),
+        if self.open.is_some() {
+            f.write_str("\nThe last turn has no end: a start would close it as interrupted.")?;
         }
+        Ok(())
     }
 }
 
@@ -330,14 +139,7 @@ pub fn read(
     let file = file.map_err(SessionError::io("open", &path))?;
     let found = file.metadata().map_err(SessionError::io("read", &path))?;
     let lines = Lines::new(file, found.len());
-    let mut visit = |record: &Record<'_>, step: &Step| {
-        let calls: &[Call] = match step {
-            Step::Respond(calls) => calls,
-            _ => &[],
-        };
-        visit(Entry { record, calls });
-    };
-    Ok(judge(&path, found.len(), lines, spelling, &mut visit)?.finding())
+    Ok(judge(&path, found.len(), lines, spelling, visit)?.finding())
 }
 
 /// What a file was found to be.
@@ -351,12 +153,9 @@ impl Judgement {
         Finding {
             records: self.order.next_seq() - 1,
             torn: self.torn,
-            open: self.order.open().map(|open| OpenTurn {
-                calls: open.pending().count(),
-                notice: match open.calls() {
-                    0 => StartNotice::InterruptedTurn,
-                    _ => StartNotice::InterruptedToolTurn,
-                },
+            open: self.order.open().map(|open| match open.calls() {
+                0 => StartNotice::InterruptedTurn,
+                _ => StartNotice::InterruptedToolTurn,
             }),
         }
     }
@@ -369,7 +168,7 @@ fn judge(
     bytes: u64,
     mut lines: Lines<impl io::Read>,
     spelling: &dyn Spelling,
-    visit: &mut dyn FnMut(&Record<'_>, &Step),
+    visit: &mut dyn FnMut(Entry<'_>),
 ) -> Result<Judgement, SessionError> {
     let full = || SessionError::Full {
         path: path.to_path_buf(),
@@ -383,7 +182,10 @@ fn judge(
     while lines.advance().map_err(SessionError::io("read", path))? {
         let flaw = match check_line(&lines, &order, spelling) {
             Ok((record, step)) => {
-                visit(&record, &step);
+                visit(Entry {
+                    record: &record,
+                    calls: step.calls(),
+                });
                 order.commit(record.v, step);
                 continue;
             }
@@ -572,22 +374,16 @@ impl Session {
         })?;
         let mut memory = Memory::default();
         let lines = journal.lines().map_err(SessionError::io("read", &path))?;
-        let judgement = judge(
-            &path,
-            journal.bytes(),
-            lines,
-            &*spelling,
-            &mut |record, _| {
-                memory.apply(record, &*spelling);
-            },
-        )?;
+        let judgement = judge(&path, journal.bytes(), lines, &*spelling, &mut |entry| {
+            memory.apply(entry.record, &*spelling);
+        })?;
         let mut notices = Vec::new();
         if let Some(Torn { start, bytes, .. }) = judgement.torn {
             let copy = journal.cut(start);
             let copy = copy.map_err(SessionError::io("cut the torn end of", &path))?;
             notices.push(StartNotice::TailCut { copy, bytes });
         }
-        notices.extend(judgement.finding().open.map(|open| open.notice));
+        notices.extend(judgement.finding().open);
         let mut session = Session::new(*id, journal, judgement.order, memory, spelling);
         let state = session
             .state
@@ -819,7 +615,7 @@ impl Turn<'_> {
         self.state.save(self.id, body)
     }
 
-    fn open(&self) -> Option<&record::Open> {
+    fn open(&self) -> Option<&Open> {
         let open = self.state.order.open();
         open.filter(|open| open.id() == self.id)
     }

@@ -1,9 +1,9 @@
 //! The journal's format: what one record is, how it is written, and in which order records make sense.
 //!
-//! Owns: [`Record`], its line of JSON, and [`Order`], the check that loading and saving share, so that
-//! nothing is ever written which a later start would refuse. Promises: a line that parses has exactly
-//! the fields of its kind; items of a response come back byte for byte. Leans on serde_json's
-//! `RawValue`. Gives up: there is no checksum, so a flipped letter inside a text goes unseen.
+//! Owns: [`Record`], its line of JSON, and the description below. Promises: a line that parses has
+//! exactly the fields of its kind; items of a response come back byte for byte. Leans on serde_json's
+//! `RawValue`; `order` checks how records follow each other. Gives up: there is no checksum, so a
+//! flipped letter inside a text goes unseen.
 //!
 //! # The format, for whoever writes another reader
 //!
@@ -48,7 +48,6 @@
 //! `turn_end`. Records of version 2 may follow those of version 1, never the reverse.
 
 use std::borrow::Cow;
-use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::io;
 use std::time::{Duration, SystemTime};
@@ -57,8 +56,8 @@ use serde::de::{Error as _, IgnoredAny};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
-use crate::limits::{ERROR_TEXT_CHARS, JSON_GROWTH, RECORD_FRAME_BYTES};
-use crate::step::{Call, NotRun, Ran, Spelling, Status, ToolResult, TurnStatus};
+use crate::limits::ERROR_TEXT_CHARS;
+use crate::step::{ToolResult, TurnStatus};
 use crate::{sys, text};
 
 /// The version that is written.
@@ -78,8 +77,10 @@ impl Id {
 
     /// `None` for anything but the one spelling.
     pub fn parse(text: &str) -> Option<Id> {
-        let id = u128::from_str_radix(text, 16).map(Id).ok()?;
-        (id.to_string() == text).then_some(id)
+        let is_digit = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        let is_spelled_so = text.len() == 32 && text.bytes().all(is_digit);
+        let id = u128::from_str_radix(text, 16).ok().map(Id);
+        id.filter(|_| is_spelled_so)
     }
 }
 
@@ -163,66 +164,67 @@ impl fmt::Display for Flaw {
 
 /// A string that is borrowed from the line where it holds no escapes. (serde borrows through a named
 /// type, but not through `Option<Cow<str>>`.)
-#[derive(Default, Serialize, Deserialize)]
+#[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// Every field of every kind, in the order in which they are written.
-#[derive(Default, Serialize, Deserialize)]
+/// Every field of every kind.
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line<'a> {
     v: u64,
     seq: u64,
-    #[serde(borrow, default, deserialize_with = "present")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    time: Option<Text<'a>>,
+    #[serde(borrow, default)]
+    time: Field<Text<'a>>,
     #[serde(borrow)]
     turn_id: Text<'a>,
     #[serde(borrow)]
     kind: Text<'a>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    text: Option<Text<'a>>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    output: Option<Vec<&'a RawValue>>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    call_id: Option<Text<'a>>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<Text<'a>>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    arguments: Option<Text<'a>>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cwd: Option<Text<'a>>,
-    #[serde(default, deserialize_with = "object")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    result: Option<ToolResult>,
-    #[serde(default, deserialize_with = "present")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    status: Option<TurnStatus>,
+    #[serde(borrow, default)]
+    text: Field<Text<'a>>,
+    #[serde(borrow, default)]
+    output: Field<Vec<&'a RawValue>>,
+    #[serde(borrow, default)]
+    call_id: Field<Text<'a>>,
+    #[serde(borrow, default)]
+    name: Field<Text<'a>>,
+    #[serde(borrow, default)]
+    arguments: Field<Text<'a>>,
+    #[serde(borrow, default)]
+    cwd: Field<Text<'a>>,
+    #[serde(default)]
+    result: Field<Object>,
+    #[serde(default)]
+    status: Field<TurnStatus>,
 }
 
-/// A field that is there has a value: `null` doesn't stand for a missing one.
-fn present<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Deserialize<'de>,
-{
-    T::deserialize(deserializer).map(Some)
-}
+/// A field of some kinds. Unlike an `Option` it takes no `null` for a value that is missing.
+struct Field<T>(Option<T>);
 
-/// A result is an object; serde would take an array of its fields as well.
-fn object<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ToolResult>, D::Error> {
-    let raw = <&RawValue>::deserialize(deserializer)?.get();
-    if !raw.starts_with('{') {
-        return Err(D::Error::custom("`result` is not an object"));
+impl<T> Default for Field<T> {
+    fn default() -> Field<T> {
+        Field(None)
     }
-    serde_json::from_str(raw)
-        .map(Some)
-        .map_err(D::Error::custom)
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Field<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Field<T>, D::Error> {
+        T::deserialize(deserializer).map(|value| Field(Some(value)))
+    }
+}
+
+/// A result. It is an object; serde would take an array of its fields as well.
+struct Object(ToolResult);
+
+impl<'de> Deserialize<'de> for Object {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Object, D::Error> {
+        let raw = <&RawValue>::deserialize(deserializer)?.get();
+        if !raw.starts_with('{') {
+            return Err(D::Error::custom("`result` is not an object"));
+        }
+        serde_json::from_str(raw)
+            .map(Object)
+            .map_err(D::Error::custom)
+    }
 }
 
 impl<'a> Line<'a> {
@@ -230,62 +232,30 @@ impl<'a> Line<'a> {
     fn take_body(&mut self) -> Option<Body<'a>> {
         Some(match (self.v, self.kind.0.as_ref()) {
             (_, "user_message") => Body::UserMessage {
-                text: self.text.take()?.0,
+                text: self.text.0.take()?.0,
             },
             (OLD_VERSION, "assistant_message") => Body::AssistantMessage {
-                text: self.text.take()?.0,
+                text: self.text.0.take()?.0,
             },
             (VERSION, "model_response") => Body::ModelResponse {
-                text: self.text.take()?.0,
-                output: self.output.take()?,
+                text: self.text.0.take()?.0,
+                output: self.output.0.take()?,
             },
             (VERSION, "tool_start") => Body::ToolStart {
-                call_id: self.call_id.take()?.0,
-                name: self.name.take()?.0,
-                arguments: self.arguments.take()?.0,
-                cwd: self.cwd.take()?.0,
+                call_id: self.call_id.0.take()?.0,
+                name: self.name.0.take()?.0,
+                arguments: self.arguments.0.take()?.0,
+                cwd: self.cwd.0.take()?.0,
             },
             (VERSION, "tool_result") => Body::ToolResult {
-                call_id: self.call_id.take()?.0,
-                result: self.result.take()?,
+                call_id: self.call_id.0.take()?.0,
+                result: self.result.0.take()?.0,
             },
             (_, "turn_end") => Body::TurnEnd {
-                status: self.status.take()?,
+                status: self.status.0.take()?,
             },
             _ => return None,
         })
-    }
-
-    fn put_body(&mut self, body: &'a Body<'_>) {
-        let text = |text: &'a str| Some(Text(Cow::Borrowed(text)));
-        match body {
-            Body::UserMessage { text: said } | Body::AssistantMessage { text: said } => {
-                self.text = text(said);
-            }
-            Body::ModelResponse {
-                text: shown,
-                output,
-            } => {
-                self.text = text(shown);
-                self.output = Some(output.clone());
-            }
-            Body::ToolStart {
-                call_id,
-                name,
-                arguments,
-                cwd,
-            } => {
-                self.call_id = text(call_id);
-                self.name = text(name);
-                self.arguments = text(arguments);
-                self.cwd = text(cwd);
-            }
-            Body::ToolResult { call_id, result } => {
-                self.call_id = text(call_id);
-                self.result = Some(result.clone());
-            }
-            Body::TurnEnd { status } => self.status = Some(*status),
-        }
     }
 
     fn has_body(&self) -> bool {
@@ -296,14 +266,14 @@ impl<'a> Line<'a> {
             &self.arguments,
             &self.cwd,
         ];
-        texts.iter().any(|text| text.is_some())
-            || self.output.is_some()
-            || self.result.is_some()
-            || self.status.is_some()
+        texts.iter().any(|text| text.0.is_some())
+            || self.output.0.is_some()
+            || self.result.0.is_some()
+            || self.status.0.is_some()
     }
 
     fn check_time(&self) -> Result<(), String> {
-        match (self.v, &self.time) {
+        match (self.v, &self.time.0) {
             (OLD_VERSION, None) => Ok(()),
             (OLD_VERSION, Some(_)) => Err("version 1 has no `time`".to_owned()),
             (VERSION, Some(Text(time))) if millis(time).is_some() => Ok(()),
@@ -337,38 +307,74 @@ impl<'a> Record<'a> {
                 .ok_or("its kind is unknown, or it has not exactly the fields of its kind")?,
             turn_id: Id::parse(&line.turn_id.0)
                 .ok_or("`turn_id` is not 32 lowercase hexadecimal digits")?,
-            time: line.time.map(|Text(time)| time),
+            time: line.time.0.map(|Text(time)| time),
         })
     }
 
     /// The line with its line feed. An error where an item holds a line feed, which would end it.
     pub fn to_line(&self) -> Result<Vec<u8>, String> {
-        let mut line = Line {
-            v: self.v,
-            seq: self.seq,
-            time: self.time.as_deref().map(|time| Text(time.into())),
-            turn_id: Text(self.turn_id.to_string().into()),
-            kind: Text(self.body.kind().into()),
-            ..Line::default()
-        };
-        line.put_body(&self.body);
-        let mut bytes = serde_json::to_vec(&line).map_err(|error| error.to_string())?;
-        if bytes.contains(&b'\n') {
+        let mut line = Vec::new();
+        self.write(&mut line).map_err(|error| error.to_string())?;
+        if line.contains(&b'\n') {
             return Err("an item of the response holds a line feed".to_owned());
         }
-        bytes.push(b'\n');
-        Ok(bytes)
+        line.extend_from_slice(b"}\n");
+        Ok(line)
+    }
+
+    fn write(&self, line: &mut Vec<u8>) -> serde_json::Result<()> {
+        put(line, "v", &self.v)?;
+        put(line, "seq", &self.seq)?;
+        if let Some(time) = &self.time {
+            put(line, "time", time)?;
+        }
+        put(line, "turn_id", &self.turn_id.to_string())?;
+        put(line, "kind", self.body.kind())?;
+        match &self.body {
+            Body::UserMessage { text } | Body::AssistantMessage { text } => put(line, "text", text),
+            Body::ModelResponse { text, output } => {
+                put(line, "text", text)?;
+                put(line, "output", output)
+            }
+            Body::ToolStart {
+                call_id,
+                name,
+                arguments,
+                cwd,
+            } => {
+                put(line, "call_id", call_id)?;
+                put(line, "name", name)?;
+                put(line, "arguments", arguments)?;
+                put(line, "cwd", cwd)
+            }
+            Body::ToolResult { call_id, result } => {
+                put(line, "call_id", call_id)?;
+                put(line, "result", result)
+            }
+            Body::TurnEnd { status } => put(line, "status", status),
+        }
     }
 }
 
-/// Whether a line is a question, without a look at the rest of it.
+/// Appends one field to an object that is not closed yet.
+fn put(
+    line: &mut Vec<u8>,
+    name: &str,
+    value: &(impl Serialize + ?Sized),
+) -> serde_json::Result<()> {
+    line.push(if line.is_empty() { b'{' } else { b',' });
+    serde_json::to_writer(&mut *line, name)?;
+    line.push(b':');
+    serde_json::to_writer(line, value)
+}
+
+/// Whether a line is a question, without a look at more than its `kind`. The first thing that reads
+/// `"kind":"` is the field itself: before it stand numbers, a time and an ID.
 pub fn is_question(line: &[u8]) -> bool {
-    #[derive(Deserialize)]
-    struct Kind<'a> {
-        #[serde(borrow)]
-        kind: Cow<'a, str>,
-    }
-    serde_json::from_slice(line).is_ok_and(|Kind { kind }| kind == "user_message")
+    let (kind, question) = (b"\"kind\":\"", b"user_message\"");
+    let at = line.windows(kind.len()).position(|bytes| bytes == kind);
+    at.and_then(|at| line.get(at + kind.len()..))
+        .is_some_and(|rest| rest.starts_with(question))
 }
 
 /// What is wrong with a line that is no record by itself.
@@ -395,260 +401,25 @@ fn foreign_version(v: u64) -> String {
     format!("its version is {v}, and this Mino knows {OLD_VERSION} and {VERSION}")
 }
 
-/// Which records have been, and so which may come next.
-#[derive(Debug, Default)]
-pub struct Order {
-    records: u64,
-    newest_version: u64,
-    turns: HashSet<Id>,
-    open: Option<Open>,
-}
-
-/// A turn without its end.
-#[derive(Debug)]
-pub struct Open {
-    id: Id,
-    /// The calls of the latest response that have no result yet, in their order.
-    pending: VecDeque<Call>,
-    /// The first of them has been started.
-    started: bool,
-    call_ids: HashSet<String>,
-    /// The latest response has no calls: nothing but the end may follow.
-    answered: bool,
-    /// A result is `unknown`: a later start is closing the turn.
-    recovering: bool,
-}
-
-/// What a record does to the order. [`Order::check`] finds it, [`Order::commit`] makes it so.
-#[derive(Debug)]
-pub enum Step {
-    Begin(Id),
-    /// A response, with its calls.
-    Respond(Vec<Call>),
-    Start,
-    Result(Status),
-    End,
-}
-
-impl Order {
-    /// What the record would do, or why it can't come next.
-    pub fn check(&self, record: &Record<'_>, spelling: &dyn Spelling) -> Result<Step, String> {
-        if record.seq != self.next_seq() {
-            let (seq, next) = (record.seq, self.next_seq());
-            return Err(format!("`seq` is {seq} where {next} must come"));
-        }
-        if record.v < self.newest_version {
-            return Err(format!("version {} after a later one", record.v));
-        }
-        match (&record.body, &self.open) {
-            (Body::UserMessage { .. }, Some(_)) => Err("a question inside a turn".to_owned()),
-            (Body::UserMessage { .. }, None) if self.turns.contains(&record.turn_id) => {
-                Err("`turn_id` was used before".to_owned())
-            }
-            (Body::UserMessage { .. }, None) => Ok(Step::Begin(record.turn_id)),
-            (body, None) => Err(format!("{} outside a turn", body.kind())),
-            (_, Some(open)) if open.id != record.turn_id => {
-                Err("`turn_id` is not that of the open turn".to_owned())
-            }
-            (body, Some(open)) => open.check(body, spelling),
-        }
-    }
-
-    /// The record has been saved, or was read.
-    pub fn commit(&mut self, version: u64, step: Step) {
-        self.records += 1;
-        self.newest_version = version;
-        match (step, &mut self.open) {
-            (Step::Begin(id), _) => {
-                self.turns.insert(id);
-                self.open = Some(Open::new(id));
-            }
-            (Step::End, _) => self.open = None,
-            (step, Some(open)) => open.commit(step),
-            // `check` gives no other step outside a turn.
-            (_, None) => {}
-        }
-    }
-
-    pub fn next_seq(&self) -> u64 {
-        self.records + 1
-    }
-
-    pub fn open(&self) -> Option<&Open> {
-        self.open.as_ref()
-    }
-
-    /// Upper bound of what closing the turn will take, in bytes, once `step` is done.
-    pub fn closing_bytes(&self, step: &Step) -> u64 {
-        let pending = self.open.iter().flat_map(|open| &open.pending);
-        match step {
-            Step::End => 0,
-            Step::Begin(_) => closing_bytes([].iter()),
-            Step::Respond(calls) => closing_bytes(calls.iter()),
-            Step::Start => closing_bytes(pending),
-            Step::Result(_) => closing_bytes(pending.skip(1)),
-        }
-    }
-}
-
-fn closing_bytes<'c>(calls: impl Iterator<Item = &'c Call>) -> u64 {
-    let result_bytes = |call: &Call| call.call_id.len() * JSON_GROWTH + RECORD_FRAME_BYTES;
-    (RECORD_FRAME_BYTES + calls.map(result_bytes).sum::<usize>()) as u64
-}
-
-impl Open {
-    fn new(id: Id) -> Open {
-        Open {
-            id,
-            pending: VecDeque::new(),
-            started: false,
-            call_ids: HashSet::new(),
-            answered: false,
-            recovering: false,
-        }
-    }
-
-    pub fn id(&self) -> Id {
-        self.id
-    }
-
-    /// The calls without a result, in their order.
-    pub fn pending(&self) -> impl Iterator<Item = &Call> {
-        self.pending.iter()
-    }
-
-    /// Whether the first of [`Open::pending`] has been started.
-    pub fn is_started(&self) -> bool {
-        self.started
-    }
-
-    /// Whether the turn has used this `call_id`.
-    pub fn knows(&self, call_id: &str) -> bool {
-        self.call_ids.contains(call_id)
-    }
-
-    /// The calls of the turn so far, with or without a result.
-    pub fn calls(&self) -> usize {
-        self.call_ids.len()
-    }
-
-    /// Upper bound of what closing the turn will take, in bytes.
-    pub fn closing_bytes(&self) -> u64 {
-        closing_bytes(self.pending.iter())
-    }
-
-    fn check(&self, body: &Body<'_>, spelling: &dyn Spelling) -> Result<Step, String> {
-        if self.recovering && !is_closing(body) {
-            return Err(format!("{} after a result `unknown`", body.kind()));
-        }
-        match body {
-            Body::UserMessage { .. } => Err("a question inside a turn".to_owned()),
-            Body::AssistantMessage { .. } => self.response(Vec::new()),
-            Body::ModelResponse { output, .. } => self.response(spelling.calls(output)?),
-            Body::ToolStart {
-                call_id,
-                name,
-                arguments,
-                ..
-            } => self.start(call_id, name, arguments),
-            Body::ToolResult { call_id, result } => self.result(call_id, result.status()),
-            Body::TurnEnd { status } => self.end(*status),
-        }
-    }
-
-    fn response(&self, calls: Vec<Call>) -> Result<Step, String> {
-        if self.answered {
-            return Err("a response after the answer".to_owned());
-        }
-        if !self.pending.is_empty() {
-            return Err("a response before every call has its result".to_owned());
-        }
-        let mut fresh = HashSet::new();
-        for Call { call_id, .. } in &calls {
-            if self.knows(call_id) || !fresh.insert(call_id) {
-                return Err("a `call_id` is used twice in the turn".to_owned());
-            }
-        }
-        Ok(Step::Respond(calls))
-    }
-
-    fn start(&self, call_id: &str, name: &str, arguments: &str) -> Result<Step, String> {
-        match self.pending.front() {
-            _ if self.started => Err("a start before the last one has its result".to_owned()),
-            Some(call)
-                if (&*call.call_id, &*call.name, &*call.arguments)
-                    == (call_id, name, arguments) =>
-            {
-                Ok(Step::Start)
-            }
-            _ => Err("a start that is not that of the next call".to_owned()),
-        }
-    }
-
-    fn result(&self, call_id: &str, status: Status) -> Result<Step, String> {
-        match self.pending.front() {
-            Some(call) if call.call_id == call_id => {}
-            _ => return Err("a result that is not that of the next call".to_owned()),
-        }
-        match (self.started, status.ran()) {
-            (true, false) => Err(format!("a result `{}` after a start", status.name())),
-            (false, true) => Err(format!("a result `{}` without a start", status.name())),
-            _ => Ok(Step::Result(status)),
-        }
-    }
-
-    fn end(&self, status: TurnStatus) -> Result<Step, String> {
-        if !self.pending.is_empty() {
-            return Err("the end of a turn before every call has its result".to_owned());
-        }
-        if status == TurnStatus::Completed && !self.answered {
-            return Err("a turn that is `completed` without an answer".to_owned());
-        }
-        Ok(Step::End)
-    }
-
-    fn commit(&mut self, step: Step) {
-        match step {
-            Step::Respond(calls) => {
-                self.answered = calls.is_empty();
-                self.call_ids
-                    .extend(calls.iter().map(|call| call.call_id.clone()));
-                self.pending = calls.into();
-            }
-            Step::Start => self.started = true,
-            Step::Result(status) => {
-                self.pending.pop_front();
-                self.started = false;
-                self.recovering |= status == Status::Ran(Ran::Unknown);
-            }
-            // These are the order's own.
-            Step::Begin(_) | Step::End => {}
-        }
-    }
-}
-
-/// Whether a later start may write it to close a turn.
-fn is_closing(body: &Body<'_>) -> bool {
-    match body {
-        Body::ToolResult { result, .. } => result.status() == Status::NotRun(NotRun::NotExecuted),
-        Body::TurnEnd { status } => *status == TurnStatus::Interrupted,
-        _ => false,
-    }
-}
-
 /// Milliseconds since 1970 of a `time`, or `None` where it isn't spelled as [`spell_time`] does.
 pub fn millis(time: &str) -> Option<u64> {
+    let form = b"0000-00-00T00:00:00.000Z";
+    let fits = |(byte, form): (u8, &u8)| byte == *form || *form == b'0' && byte.is_ascii_digit();
+    if time.len() != form.len() || !time.bytes().zip(form).all(fits) {
+        return None;
+    }
     let number = |from: usize, to: usize| time.get(from..to)?.parse::<u64>().ok();
     let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
+    let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
     let days = days_before_year(year).checked_sub(days_before_year(1970))?;
-    let months = month_lengths(year)
-        .into_iter()
-        .take(month.checked_sub(1)? as usize);
-    let days = days + months.sum::<u64>() + day.checked_sub(1)?;
-    let minutes = (days * 24 + number(11, 13)?) * 60 + number(14, 16)?;
-    let millis = (minutes * 60 + number(17, 19)?) * 1000 + number(20, 23)?;
-    // Whatever was out of range or spelled otherwise doesn't come back the same.
-    (spell_time(millis) == time).then_some(millis)
+    let before = month.checked_sub(1)? as usize;
+    let length = *month_lengths(year).get(before)?;
+    if !(1..=length).contains(&day) || hour > 23 || minute > 59 || second > 59 {
+        return None;
+    }
+    let days_before_month = month_lengths(year).into_iter().take(before).sum::<u64>();
+    let hours = (days + days_before_month + day - 1) * 24 + hour;
+    Some(((hours * 60 + minute) * 60 + second) * 1000 + number(20, 23)?)
 }
 
 /// The `time` of now.
@@ -703,6 +474,7 @@ fn month_lengths(year: u64) -> [u64; 12] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::step::Ran;
 
     #[test]
     fn times_are_spelled_as_the_calendar_has_them() {
