@@ -21,7 +21,6 @@
 //! | H | every result, but no end | `interrupted` | the same |
 
 use std::borrow::Cow;
-use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::fs::TryLockError as FileLockError;
 use std::io;
@@ -30,10 +29,7 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use serde_json::value::RawValue;
 
-use crate::limits::{
-    HISTORY_BYTES, HISTORY_LINES, JOURNAL_BYTES, JOURNAL_ROOM_BYTES, RECORD_BYTES,
-    RECORD_FRAME_BYTES,
-};
+use crate::limits::{JOURNAL_BYTES, JOURNAL_ROOM_BYTES, RECORD_BYTES, RECORD_FRAME_BYTES};
 use crate::step::{Call, Input, NotRun, Ran, Repeat, Spelling, Status, ToolResult, TurnStatus};
 use crate::sys::file::{self, Links};
 use crate::text::quote_os;
@@ -41,12 +37,14 @@ use crate::text::quote_os;
 mod error;
 pub mod home;
 mod journal;
+mod memory;
 mod order;
 pub mod record;
 
 pub use error::{SaveError, Saved, SessionError};
 pub use home::{Home, HomeError, SessionId, SessionInfo};
 use journal::{Journal, Lines};
+use memory::Memory;
 use order::{Open, Order, Step};
 use record::{Body, Flaw, Id, Record};
 
@@ -139,26 +137,7 @@ pub fn read(
     let file = file.map_err(SessionError::io("open", &path))?;
     let found = file.metadata().map_err(SessionError::io("read", &path))?;
     let lines = Lines::new(file, found.len());
-    Ok(judge(&path, found.len(), lines, spelling, visit)?.finding())
-}
-
-/// What a file was found to be.
-struct Judgement {
-    order: Order,
-    torn: Option<Torn>,
-}
-
-impl Judgement {
-    fn finding(&self) -> Finding {
-        Finding {
-            records: self.order.next_seq() - 1,
-            torn: self.torn,
-            open: self.order.open().map(|open| match open.calls() {
-                0 => StartNotice::InterruptedTurn,
-                _ => StartNotice::InterruptedToolTurn,
-            }),
-        }
-    }
+    judge(&path, found.len(), lines, spelling, visit).map(|(_, finding)| finding)
 }
 
 /// Reads the `bytes` of a journal in one pass, checks each record against all before it, and hands the
@@ -169,7 +148,7 @@ fn judge(
     mut lines: Lines<impl io::Read>,
     spelling: &dyn Spelling,
     visit: &mut dyn FnMut(Entry<'_>),
-) -> Result<Judgement, SessionError> {
+) -> Result<(Order, Finding), SessionError> {
     let full = || SessionError::Full {
         path: path.to_path_buf(),
     };
@@ -211,7 +190,15 @@ fn judge(
     if kept_bytes + closing_bytes > JOURNAL_BYTES {
         return Err(full());
     }
-    Ok(Judgement { order, torn })
+    let finding = Finding {
+        records: order.next_seq() - 1,
+        torn,
+        open: order.open().map(|open| match open.calls() {
+            0 => StartNotice::InterruptedTurn,
+            _ => StartNotice::InterruptedToolTurn,
+        }),
+    };
+    Ok((order, finding))
 }
 
 fn check_line<'l>(
@@ -226,107 +213,6 @@ fn check_line<'l>(
     let record = Record::parse(lines.line().ok_or_else(too_long)?)?;
     let step = order.check(&record, spelling).map_err(Flaw::Wrong)?;
     Ok((record, step))
-}
-
-/// What a request and the repeat guard need of all records so far.
-#[derive(Default)]
-struct Memory {
-    history: Arc<Vec<u8>>,
-    turn: Arc<Vec<u8>>,
-    questions: VecDeque<String>,
-    question_bytes: usize,
-    /// The starts of the turn in progress.
-    starts: Vec<Begun>,
-    /// Starts in turns that the model doesn't know of.
-    repeats: HashMap<Command, Repeat>,
-}
-
-/// A tool's name and its arguments, so that the same command looks the same.
-type Command = (String, String);
-
-struct Begun {
-    command: Command,
-    time: String,
-    /// Its result is known.
-    known: bool,
-}
-
-impl Memory {
-    /// Takes in one record, which is saved and in order.
-    fn apply(&mut self, record: &Record<'_>, spelling: &dyn Spelling) {
-        match &record.body {
-            Body::UserMessage { text } => {
-                spelling.question(text, Arc::make_mut(&mut self.turn));
-                self.remember_question(text);
-            }
-            Body::AssistantMessage { text } => {
-                spelling.answer(text, Arc::make_mut(&mut self.turn));
-            }
-            Body::ModelResponse { output, .. } => {
-                spelling.output(output, Arc::make_mut(&mut self.turn));
-            }
-            Body::ToolStart {
-                name, arguments, ..
-            } => self.starts.push(Begun {
-                command: command(name, arguments),
-                time: record.time.as_deref().unwrap_or_default().to_owned(),
-                known: false,
-            }),
-            Body::ToolResult { call_id, result } => {
-                spelling.result(call_id, result, Arc::make_mut(&mut self.turn));
-                self.learn(result.status());
-            }
-            Body::TurnEnd { status } => self.end_turn(*status),
-        }
-    }
-
-    fn remember_question(&mut self, text: &str) {
-        self.questions.push_back(text.to_owned());
-        self.question_bytes += text.len();
-        while self.questions.len() > HISTORY_LINES || self.question_bytes > HISTORY_BYTES {
-            let dropped = self.questions.pop_front().unwrap_or_default();
-            self.question_bytes -= dropped.len();
-        }
-    }
-
-    /// A result that ran is that of the last start.
-    fn learn(&mut self, status: Status) {
-        if let (Status::Ran(how), Some(last)) = (status, self.starts.last_mut()) {
-            last.known = how != Ran::Unknown;
-        }
-    }
-
-    fn end_turn(&mut self, status: TurnStatus) {
-        let turn = std::mem::take(&mut self.turn);
-        if status == TurnStatus::Completed {
-            self.add_to_history(turn);
-        }
-        for start in std::mem::take(&mut self.starts) {
-            if status != TurnStatus::Completed {
-                let (time, ended) = (start.time, status);
-                self.repeats.insert(start.command, Repeat { time, ended });
-            } else if start.known {
-                self.repeats.remove(&start.command);
-            }
-        }
-    }
-
-    fn add_to_history(&mut self, turn: Arc<Vec<u8>>) {
-        if self.history.is_empty() {
-            self.history = turn;
-            return;
-        }
-        let history = Arc::make_mut(&mut self.history);
-        history.push(b',');
-        history.extend_from_slice(&turn);
-    }
-}
-
-/// Spacing, escapes and the order of fields don't make another command.
-fn command(name: &str, arguments: &str) -> Command {
-    let parsed = serde_json::from_str::<serde_json::Value>(arguments);
-    let arguments = parsed.map_or_else(|_| arguments.to_owned(), |value| value.to_string());
-    (name.to_owned(), arguments)
 }
 
 /// An open conversation. Whoever holds it may try to begin a turn; one at a time succeeds.
@@ -345,23 +231,17 @@ struct State {
 impl Session {
     /// Makes a new conversation in a prepared folder. The current one stays the current one.
     pub fn create(home: &Home, spelling: Box<dyn Spelling>) -> Result<Session, SessionError> {
-        let made = SessionId::new().map_err(SessionError::io(
+        let id = SessionId::new().map_err(SessionError::io(
             "name a conversation in",
             Path::new("sessions"),
         ))?;
-        let path = home.journal_path(&made);
+        let path = home.journal_path(&id);
         let journal = Journal::create(path.clone()).map_err(SessionError::io("create", &path))?;
-        Ok(Session::new(
-            made,
-            journal,
-            Order::default(),
-            Memory::default(),
-            spelling,
-        ))
+        Ok(Session::new(id, State::new(journal, spelling)))
     }
 
     /// Opens a conversation in a prepared folder, and closes the turn that an earlier process left
-    /// open. Where the answer is an error, the file is as it was (but for its mode).
+    /// open. A file that is refused stays as it was, but for its mode.
     pub fn open(
         home: &Home,
         id: &SessionId,
@@ -374,38 +254,27 @@ impl Session {
         })?;
         let mut memory = Memory::default();
         let lines = journal.lines().map_err(SessionError::io("read", &path))?;
-        let judgement = judge(&path, journal.bytes(), lines, &*spelling, &mut |entry| {
-            memory.apply(entry.record, &*spelling);
-        })?;
+        let mut learn = |entry: Entry<'_>| memory.apply(entry.record, &*spelling);
+        let (order, found) = judge(&path, journal.bytes(), lines, &*spelling, &mut learn)?;
         let mut notices = Vec::new();
-        if let Some(Torn { start, bytes, .. }) = judgement.torn {
+        if let Some(Torn { start, bytes, .. }) = found.torn {
             let copy = journal.cut(start);
             let copy = copy.map_err(SessionError::io("cut the torn end of", &path))?;
             notices.push(StartNotice::TailCut { copy, bytes });
         }
-        notices.extend(judgement.finding().open);
-        let mut session = Session::new(*id, journal, judgement.order, memory, spelling);
-        let state = session
-            .state
-            .get_mut()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
-        state.close_open_turn().map_err(SessionError::Close)?;
-        Ok((session, notices))
-    }
-
-    fn new(
-        id: SessionId,
-        journal: Journal,
-        order: Order,
-        memory: Memory,
-        spelling: Box<dyn Spelling>,
-    ) -> Session {
-        let state = Mutex::new(State {
+        notices.extend(found.open);
+        let mut state = State {
             journal,
             order,
             memory,
             spelling,
-        });
+        };
+        state.close_open_turn().map_err(SessionError::Close)?;
+        Ok((Session::new(*id, state), notices))
+    }
+
+    fn new(id: SessionId, state: State) -> Session {
+        let state = Mutex::new(state);
         Session { id, state }
     }
 
@@ -443,6 +312,15 @@ impl Session {
 }
 
 impl State {
+    fn new(journal: Journal, spelling: Box<dyn Spelling>) -> State {
+        State {
+            journal,
+            order: Order::default(),
+            memory: Memory::default(),
+            spelling,
+        }
+    }
+
     /// The only way memory advances: in order, in bounds, written and synced; then it counts.
     fn save(&mut self, turn_id: Id, body: Body<'_>) -> Result<(), SaveError> {
         let what = Saved::of(&body);
@@ -576,8 +454,7 @@ impl Turn<'_> {
 
     /// An earlier start of the same command, in a turn that the model doesn't know of.
     pub fn earlier_start(&self, call: &Call) -> Option<Repeat> {
-        let command = command(&call.name, &call.arguments);
-        self.state.memory.repeats.get(&command).cloned()
+        self.state.memory.earlier_start(call).cloned()
     }
 
     /// Saves that the first open call is about to run, in the directory `cwd`.
@@ -668,8 +545,7 @@ mod tests {
 
     fn session(journal: Journal) -> Session {
         let id = SessionId::new().unwrap();
-        let (order, memory) = (Order::default(), Memory::default());
-        Session::new(id, journal, order, memory, Box::new(Words))
+        Session::new(id, State::new(journal, Box::new(Words)))
     }
 
     #[test]
@@ -715,21 +591,5 @@ mod tests {
         );
         assert_eq!(turn.open_calls(), ["c"]);
         assert!(!turn.open().unwrap().is_started());
-    }
-
-    #[test]
-    fn the_editors_history_is_bounded_in_lines_and_bytes() {
-        let mut memory = Memory::default();
-        for n in 0..HISTORY_LINES + 5 {
-            memory.remember_question(&n.to_string());
-        }
-        assert_eq!(
-            (memory.questions.len(), &*memory.questions[0]),
-            (HISTORY_LINES, "5")
-        );
-        memory.remember_question(&"x".repeat(HISTORY_BYTES - 1));
-        assert_eq!(memory.questions.len(), 1);
-        memory.remember_question(&"x".repeat(HISTORY_BYTES + 1));
-        assert_eq!((memory.questions.len(), memory.question_bytes), (0, 0));
     }
 }
