@@ -5,9 +5,10 @@ mod support;
 
 use std::any::Any;
 use std::io::Read;
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,7 @@ use support::endpoint::{Answer, Endpoint, Piece, Reply, call, hold, text};
 use support::home::{Home, KEY};
 use support::kernel::{in_own_mounts, mount};
 use support::tty::{QUESTION, Size, Tty};
-use support::{Process, alive, mark, nothing_alive, read, until};
+use support::{Gathered, Process, alive, mark, nothing_alive, read, until};
 
 const SIZE: Size = Size { rows: 24, cols: 80 };
 
@@ -123,13 +124,10 @@ fn assert_terminal_is_as_found(tty: &Tty) {
     assert!(!raw.contains("\x1b[?25l"), "the cursor is hidden");
 }
 
-/// Brings Mino into a state, in a chat and with `ask`, and stops it in every way.
+/// Brings Mino into a state, in a chat and with `ask`, and stops it in every way, all at once.
 #[track_caller]
-fn stop_in_every_way(enter: impl Fn(bool) -> Scene, closed: impl Fn(&Home)) {
-    let chats = Way::ALL.map(|way| (way, false));
-    let asks = [Way::Signal(Signal::TERM), Way::Key].map(|way| (way, true));
-    let mut fastest = Duration::MAX;
-    for (way, is_ask) in chats.into_iter().chain(asks) {
+fn stop_in_every_way(enter: impl Fn(bool) -> Scene + Sync, closed: impl Fn(&Home) + Sync) {
+    let stop = |way: Way, is_ask: bool| {
         let Scene {
             home,
             mut tty,
@@ -139,7 +137,7 @@ fn stop_in_every_way(enter: impl Fn(bool) -> Scene, closed: impl Fn(&Home)) {
         let start = Instant::now();
         way.go(&mut tty);
         let code = tty.wait_exit_within(LOADED);
-        fastest = fastest.min(start.elapsed());
+        let took = start.elapsed();
         assert_eq!(
             code,
             way.exit_code(),
@@ -151,8 +149,27 @@ fn stop_in_every_way(enter: impl Fn(bool) -> Scene, closed: impl Fn(&Home)) {
         }
         assert!(nothing_alive(&mark), "{:?}", alive(&mark));
         closed(&home);
-    }
+        took
+    };
+    let chats = Way::ALL.map(|way| (way, false));
+    let asks = [Way::Signal(Signal::TERM), Way::Key].map(|way| (way, true));
+    let stop = &stop;
+    let runs = chats.into_iter().chain(asks);
+    let took = all_at_once(runs.map(|(way, is_ask)| move || stop(way, is_ask)));
+    let fastest = took.into_iter().min().unwrap();
     assert!(fastest < PROMPT, "{fastest:?} at best");
+}
+
+/// Does all of these, which mostly wait, at the same time.
+fn all_at_once<T: Send>(tasks: impl IntoIterator<Item = impl FnOnce() -> T + Send>) -> Vec<T> {
+    thread::scope(|scope| {
+        let tasks: Vec<_> = tasks.into_iter().map(|task| scope.spawn(task)).collect();
+        let results = tasks.into_iter().map(|task| task.join());
+        let failed = |panic| std::panic::resume_unwind(panic);
+        results
+            .map(|result| result.unwrap_or_else(failed))
+            .collect()
+    })
 }
 
 /// The one turn was closed before there was any response.
@@ -225,7 +242,8 @@ fn stopped_at_the_hidden_key() {
 
 /// A listener that has as many connections as it takes, so that the next one never comes about.
 struct Full {
-    listener: TcpListener,
+    port: u16,
+    _listener: TcpListener,
     _connections: Vec<TcpStream>,
 }
 
@@ -233,11 +251,12 @@ impl Full {
     fn new() -> Full {
         use rustix::net::{AddressFamily, SocketType, bind, listen, socket};
         let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-        let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
+        let any = SocketAddr::from(([0, 0, 0, 0], 0));
         bind(&socket, &any).unwrap();
         listen(&socket, 0).unwrap();
         let listener = TcpListener::from(socket);
-        let address = listener.local_addr().unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
         let mut connections = Vec::new();
         while let Ok(connection) = TcpStream::connect_timeout(&address, Duration::from_millis(300))
         {
@@ -245,34 +264,36 @@ impl Full {
             assert!(connections.len() < 100, "the listener is never full");
         }
         Full {
-            listener,
+            port,
+            _listener: listener,
             _connections: connections,
         }
     }
 
-    /// Whether somebody waits for a connection (SYN_SENT in the kernel's table).
-    fn is_waited_for(&self) -> bool {
-        let port = self.listener.local_addr().unwrap().port();
-        let remote = format!(" 0100007F:{port:04X} 02 ");
+    /// Whether somebody waits for a connection (SYN_SENT in the kernel's table) to 127.0.0.`host`.
+    fn is_waited_for(&self, host: u8) -> bool {
+        let remote = format!(" {host:02X}00007F:{:04X} 02 ", self.port);
         let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
         table.contains(&remote)
     }
 }
 
+fn home_with(base_url: &str) -> Home {
+    let home = Home::empty();
+    home.write_config(&json!({"base_url": base_url, "model": "m", "api_key": KEY}));
+    home
+}
+
 /// A connect that gets no answer can't be interrupted; others wait with it.
 #[test]
 fn stopped_while_connecting() {
-    let full = Full::new();
-    let port = full.listener.local_addr().unwrap().port();
+    let (full, hosts) = (Full::new(), AtomicU8::new(2));
     stop_in_every_way(
         |is_ask| {
-            let home = Home::empty();
-            home.write_config(&json!({
-                "base_url": format!("http://127.0.0.1:{port}/v1"), "model": "m", "api_key": KEY,
-            }));
-            until("the end of the connect before", || !full.is_waited_for());
-            let scene = Scene::going(is_ask, home, ());
-            until("a connect", || full.is_waited_for());
+            let host = hosts.fetch_add(1, Ordering::Relaxed);
+            let url = format!("http://127.0.0.{host}:{}/v1", full.port);
+            let scene = Scene::going(is_ask, home_with(&url), ());
+            until("a connect", || full.is_waited_for(host));
             scene
         },
         cancelled_without_a_response,
@@ -302,18 +323,20 @@ fn stopped_while_looking_up_a_name() {
             mount(&["--bind", ours.to_str().unwrap(), &theirs]);
         }
     }
+    let asked = Gathered::default();
+    let all_asked = asked.clone();
+    thread::spawn(move || {
+        let mut question = [0; 512];
+        while let Ok(length) = silent.recv(&mut question) {
+            all_asked.add(&question[..length]);
+        }
+    });
     stop_in_every_way(
         |is_ask| {
-            let home = Home::empty();
-            home.write_config(&json!({
-                "base_url": "https://never.answered.test/v1", "model": "m", "api_key": KEY,
-            }));
-            silent.set_nonblocking(true).unwrap();
-            while silent.recv(&mut [0; 512]).is_ok() {}
-            silent.set_nonblocking(false).unwrap();
-            let scene = Scene::going(is_ask, home, ());
-            silent.set_read_timeout(Some(support::PATIENCE)).unwrap();
-            silent.recv(&mut [0; 512]).expect("a question for the name");
+            let name = mark();
+            let url = format!("https://{name}.test/v1");
+            let scene = Scene::going(is_ask, home_with(&url), ());
+            asked.wait_for(&name, 0, support::PATIENCE).unwrap();
             scene
         },
         cancelled_without_a_response,
@@ -468,12 +491,17 @@ fn stopped_while_the_terminal_takes_no_output() {
     );
 }
 
+/// More text than a pipe holds, and no end.
+fn endless() -> Answer {
+    let long = "and so on\n".repeat(30_000);
+    Reply::new().delta(&long).piece(Piece::AwaitClose).cut()
+}
+
 /// Nobody reads what `ask` writes: the pipe is full, and there is no terminal to take Ctrl+C.
 #[test]
 fn stopped_while_nobody_reads_the_output() {
     for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
-        let long = "and so on ".repeat(30_000);
-        let endpoint = Endpoint::start([text(&long)]);
+        let endpoint = Endpoint::start([endless()]);
         let home = Home::new(&endpoint);
         let (_reader, writer) = std::io::pipe().unwrap();
         let full = writer.try_clone().unwrap();
@@ -518,14 +546,10 @@ fn stopped_while_ask_reads_its_question() {
         assert!(home.session_files().is_empty());
     };
     // Each waits a second for the notice.
-    thread::scope(|scope| {
-        for way in Way::ALL {
-            scope.spawn(move || one(way));
-        }
-        for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
-            scope.spawn(move || piped(signal));
-        }
-    });
+    let on_tty = Way::ALL.map(|way| Box::new(move || one(way)) as Box<dyn FnOnce() + Send>);
+    let signals = [Signal::INT, Signal::TERM, Signal::HUP];
+    let on_pipe = signals.map(|signal| Box::new(move || piped(signal)) as Box<dyn FnOnce() + Send>);
+    all_at_once(on_tty.into_iter().chain(on_pipe));
 }
 
 /// The first signal is being handled (the command was asked to end and takes its time) when others
@@ -587,50 +611,60 @@ fn ignored_hangup_stays_ignored() {
 /// must not run on in circles.
 #[test]
 fn closed_terminal_ends_even_without_a_hangup() {
-    let start = |answers: Vec<Answer>| {
-        let endpoint = Endpoint::start(answers);
+    let start = |answer: Option<Answer>| {
+        let endpoint = Endpoint::start(answer);
         let home = Home::new(&endpoint);
         let tty = home.mino::<&str>(&[]).after("trap '' HUP").on_tty(SIZE);
         tty.wait_for("You> ");
         (home, tty, endpoint)
     };
-    let (home, mut tty, _endpoint) = start(vec![]);
-    tty.close_master();
-    tty.wait_exit();
-    assert_eq!(home.kinds(), Vec::<String>::new());
-
-    let (home, mut tty, _endpoint) = start(vec![call("call_1", "touch ran")]);
-    tty.send_line("Go");
-    tty.wait_for(QUESTION);
-    tty.close_master();
-    tty.wait_exit();
-    assert_eq!(home.turn_ends(), ["cancelled"]);
-    assert_eq!(home.work_files(), Vec::<String>::new());
-
-    let (pause, release) = hold();
-    let streaming = Reply::new().delta("Well, ").piece(pause).delta("then.");
-    let (home, mut tty, _endpoint) = start(vec![streaming.piece(Piece::AwaitClose).cut()]);
-    tty.send_line("Go");
-    tty.wait_for("Well, ");
-    tty.close_master();
-    release.release();
-    tty.wait_exit();
-    cancelled_without_a_response(&home);
-
-    let (home, mut tty, _endpoint) = start(vec![call(
-        "call_1",
-        "touch begun; until [ -e go ]; do sleep 0.01; done",
-    )]);
-    tty.send_line("Go");
-    tty.answer("y");
-    until("the command's begin", || {
-        read_names(&home).contains("begun")
-    });
-    tty.close_master();
-    std::fs::write(home.in_work("go"), "").unwrap();
-    tty.wait_exit();
-    assert_eq!(home.result_statuses(), ["completed"]);
-    assert_eq!(home.turn_ends(), ["cancelled"]);
+    let at_the_prompt = || {
+        let (home, mut tty, _endpoint) = start(None);
+        tty.close_master();
+        tty.wait_exit();
+        assert_eq!(home.kinds(), Vec::<String>::new());
+    };
+    let at_the_question = || {
+        let (home, mut tty, _endpoint) = start(Some(call("call_1", "touch ran")));
+        tty.send_line("Go");
+        tty.wait_for(QUESTION);
+        tty.close_master();
+        tty.wait_exit();
+        assert_eq!(home.turn_ends(), ["cancelled"]);
+        assert_eq!(home.work_files(), Vec::<String>::new());
+    };
+    let while_text_streams = || {
+        let (pause, release) = hold();
+        let streaming = Reply::new().delta("Well, ").piece(pause).delta("then.");
+        let (home, mut tty, _endpoint) = start(Some(streaming.piece(Piece::AwaitClose).cut()));
+        tty.send_line("Go");
+        tty.wait_for("Well, ");
+        tty.close_master();
+        release.release();
+        tty.wait_exit();
+        cancelled_without_a_response(&home);
+    };
+    let while_a_command_runs = || {
+        let command = "touch begun; until [ -e go ]; do sleep 0.01; done";
+        let (home, mut tty, _endpoint) = start(Some(call("call_1", command)));
+        tty.send_line("Go");
+        tty.answer("y");
+        until("the command's begin", || {
+            read_names(&home).contains("begun")
+        });
+        tty.close_master();
+        std::fs::write(home.in_work("go"), "").unwrap();
+        tty.wait_exit();
+        assert_eq!(home.result_statuses(), ["completed"]);
+        assert_eq!(home.turn_ends(), ["cancelled"]);
+    };
+    let states: [&(dyn Fn() + Sync); 4] = [
+        &at_the_prompt,
+        &at_the_question,
+        &while_text_streams,
+        &while_a_command_runs,
+    ];
+    all_at_once(states);
 }
 
 /// With SIGCHLD ignored the kernel reaps children by itself, and their exit codes are lost.
@@ -660,7 +694,7 @@ fn ignored_sigchld_loses_no_exit_code() {
 /// Many programs panic in `| head`. This one leaves quietly, and the turn is cancelled on disk.
 #[test]
 fn closed_pipe_is_a_quiet_end() {
-    let endpoint = Endpoint::start([text(&"and so on\n".repeat(30_000))]);
+    let endpoint = Endpoint::start([endless()]);
     let home = Home::new(&endpoint);
     let shell = home.mino(&["ask", "Go"]).through(&[
         "bash",
@@ -695,7 +729,7 @@ fn pipe_closed_in_mid_answer_cancels_the_turn() {
         .stdout(writer)
         .stderr(Stdio::piped());
     let mut child = child.spawn().unwrap();
-    let stderr = support::Gathered::from(child.stderr.take().unwrap());
+    let stderr = Gathered::from(child.stderr.take().unwrap());
     let mut process = Process::new(child);
     let mut begin = [0; 6];
     reader.read_exact(&mut begin).unwrap();
