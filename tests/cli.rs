@@ -1465,7 +1465,7 @@ fn log_of_a_damaged_journal_shows_what_is_before_the_damage() {
     fs::write(home.journal_path_of(FIRST), open).unwrap();
     let good = LOG.split("2026-01-02T03:04:09.960Z").next().unwrap();
     let finding = "The journal's 3 records are sound.\n\
-                   The last turn has no end (1 calls without a result): a start would close it as interrupted.\n";
+                   The last turn has no end: a start would close it as interrupted.\n";
     assert_eq!(printed(home.mino(&["log"])), format!("{good}{finding}"));
 }
 
