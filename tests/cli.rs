@@ -464,7 +464,8 @@ fn missing_settings_are_asked_for_once_and_saved() {
             "Model: test-model".into(),
             ASK_KEY.trim_end().into(),
             format!("Mino 0.3.0 · conversation <id> · test-model at {url}"),
-            "Bash commands need your approval. /exit or Ctrl+D leaves; /help lists commands.".into(),
+            "Bash commands need your approval. /exit or Ctrl+D leaves; /help lists commands."
+                .into(),
         ]
     );
     let bearer = format!("Bearer {KEY}");

@@ -359,7 +359,13 @@ impl Terminal {
                     drop(self.screen.notice("Waiting for text on standard input; end it with Ctrl+D, or use < /dev/null for none."));
                 }
                 Wait::Input => match input.read(&mut buffer) {
-                    Ok(0) => break,
+                    // A terminal that was closed reads like one where Ctrl+D was typed; its signal tells.
+                    Ok(0) => {
+                        match terminal::wait(input.as_fd(), &self.stop, Some(Duration::ZERO)) {
+                            Ok(Wait::Stopped) => {}
+                            _ => break,
+                        }
+                    }
                     Ok(n) if bytes.len() + n > STDIN_BYTES => {
                         return Err(fail(format!("it is longer than {STDIN_BYTES} bytes")));
                     }
