@@ -1437,6 +1437,32 @@ fn the_room_is_kept_for_results_and_the_end() {
 }
 
 #[test]
+fn what_could_not_be_closed_any_more_is_not_saved() {
+    let scratch = Scratch::new();
+    scratch.put(&filled(JOURNAL_BYTES - JOURNAL_ROOM_BYTES - 10_000));
+    let session = scratch.opened();
+    let mut turn = session.begin().unwrap();
+    turn.question("q").unwrap();
+    // Small items, each of which will need a result.
+    let items: Vec<_> = (0..1024)
+        .map(|n| call_item(&call(&n.to_string(), "{}")))
+        .collect();
+    let error = turn.response("", &items).unwrap_err();
+    assert!(matches!(error, SaveError::Full { .. }), "{error}");
+    turn.response("", &items[..16]).unwrap();
+    let left = JOURNAL_BYTES as usize - scratch.bytes().len();
+    let result = |bytes: usize| ToolResult::not_run(NotRun::Denied, "x".repeat(bytes));
+    let error = turn.result("0", &result(left - 10_000)).unwrap_err();
+    assert!(matches!(error, SaveError::Full { .. }), "{error}");
+    turn.result("0", &result(left - 20_000)).unwrap();
+    for id in turn.open_calls() {
+        turn.result(&id, &result(500)).unwrap();
+    }
+    turn.end(TurnStatus::Failed).unwrap();
+    assert!(scratch.bytes().len() as u64 <= JOURNAL_BYTES);
+}
+
+#[test]
 fn the_largest_result_and_the_closing_records_fit_after_the_last_start() {
     let scratch = Scratch::new();
     scratch.put(&filled(JOURNAL_BYTES - JOURNAL_ROOM_BYTES - 100_000));

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::record::{Body, Record};
 use crate::limits::{HISTORY_BYTES, HISTORY_LINES};
-use crate::step::{Call, Ran, Repeat, Spelling, Status, TurnStatus};
+use crate::step::{Call, Repeat, Spelling, TurnStatus};
 
 /// What a request and the repeat guard need of all records so far.
 #[derive(Default)]
@@ -22,21 +22,14 @@ pub struct Memory {
     /// The last ones, for the editor.
     pub questions: VecDeque<String>,
     question_bytes: usize,
-    /// The starts of the turn in progress.
-    starts: Vec<Begun>,
+    /// The starts of the turn in progress, with their times.
+    starts: Vec<(Command, String)>,
     /// Starts in turns that the model doesn't know of.
     repeats: HashMap<Command, Repeat>,
 }
 
 /// A tool's name and its arguments, so that the same command looks the same.
 type Command = (String, String);
-
-struct Begun {
-    command: Command,
-    time: String,
-    /// Its result is known.
-    known: bool,
-}
 
 impl Memory {
     /// An earlier start of the same command, in a turn that the model doesn't know of.
@@ -59,14 +52,12 @@ impl Memory {
             }
             Body::ToolStart {
                 name, arguments, ..
-            } => self.starts.push(Begun {
-                command: command(name, arguments),
-                time: record.time.as_deref().unwrap_or_default().to_owned(),
-                known: false,
-            }),
+            } => {
+                let time = record.time.as_deref().unwrap_or_default().to_owned();
+                self.starts.push((command(name, arguments), time));
+            }
             Body::ToolResult { call_id, result } => {
                 spelling.result(call_id, result, Arc::make_mut(&mut self.turn));
-                self.learn(result.status());
             }
             Body::TurnEnd { status } => self.end_turn(*status),
         }
@@ -81,24 +72,18 @@ impl Memory {
         }
     }
 
-    /// A result that ran is that of the last start.
-    fn learn(&mut self, status: Status) {
-        if let (Status::Ran(how), Some(last)) = (status, self.starts.last_mut()) {
-            last.known = how != Ran::Unknown;
-        }
-    }
-
     fn end_turn(&mut self, status: TurnStatus) {
         let turn = std::mem::take(&mut self.turn);
         if status == TurnStatus::Completed {
             self.add_to_history(turn);
         }
-        for start in std::mem::take(&mut self.starts) {
-            if status != TurnStatus::Completed {
-                let (time, ended) = (start.time, status);
-                self.repeats.insert(start.command, Repeat { time, ended });
-            } else if start.known {
-                self.repeats.remove(&start.command);
+        for (command, time) in std::mem::take(&mut self.starts) {
+            // In a completed turn every start has a result, and none is `unknown`.
+            if status == TurnStatus::Completed {
+                self.repeats.remove(&command);
+            } else {
+                let ended = status;
+                self.repeats.insert(command, Repeat { time, ended });
             }
         }
     }
