@@ -42,7 +42,8 @@ pub const CONNECT_SECONDS: u64 = 15;
 pub const IDLE_SECONDS: u64 = 300;
 /// Longest `idle_timeout_seconds` that is accepted: a day.
 pub const IDLE_MAX_SECONDS: u64 = 86_400;
-/// How often a thread that waits for a blocked call looks at the signal flag.
+/// How often a thread that waits for a blocked call looks at the signal flag, and how often a call
+/// that is blocked after a signal is woken.
 pub const TICK_MILLIS: u64 = 50;
 /// Repeats of one request after a transient failure.
 pub const RETRIES: u32 = 2;

@@ -2,8 +2,9 @@
 //!
 //! Owns: the signal mask of the process, the thread that waits, and the once-a-second tick that a
 //! blocked main thread can't give. Promises: the flag is set before anything is woken, so whoever
-//! wakes sees it; a signal that was ignored at start stays ignored; nothing here allocates or locks
-//! in a signal handler, since there is none. Leans on: a blocked signal stays pending until
+//! wakes sees it; a call that the main thread is blocked in all the same, such as the read of a line
+//! that Ctrl+C has just thrown away, ends with EINTR; a signal that was ignored at start stays
+//! ignored; the one signal handler does nothing. Leans on: a blocked signal stays pending until
 //! `sigtimedwait` takes it (signal(7)), also SIGCONT and SIGWINCH, whose default is to be ignored.
 //! Gives up: SIGKILL and SIGSTOP, as everyone must.
 
@@ -14,6 +15,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+
+use crate::limits::TICK_MILLIS;
 
 /// The signals that end Mino.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,10 +87,12 @@ impl Stop {
         let stop = Stop::new()?;
         let waited = block_signals()?;
         let handle = stop.clone();
+        // SAFETY: takes nothing and can't fail.
+        let main_thread = unsafe { libc::pthread_self() };
         thread::Builder::new()
             .name("signals".into())
             .stack_size(64 * 1024)
-            .spawn(move || handle.wait_forever(&waited))?;
+            .spawn(move || handle.wait_forever(&waited, main_thread))?;
         Ok(stop)
     }
 
@@ -142,14 +147,23 @@ impl Stop {
         lock(&self.0.on_tick).push(Box::new(hook));
     }
 
-    fn wait_forever(&self, waited: &libc::sigset_t) {
-        let second = libc::timespec {
+    fn wait_forever(&self, waited: &libc::sigset_t, main_thread: libc::pthread_t) {
+        let mut patience = libc::timespec {
             tv_sec: 1,
             tv_nsec: 0,
         };
         loop {
-            // SAFETY: `waited` and `second` are initialised and outlive the call; no siginfo is asked for.
-            let number = unsafe { libc::sigtimedwait(waited, std::ptr::null_mut(), &second) };
+            if self.stopped() {
+                patience = libc::timespec {
+                    tv_sec: 0,
+                    tv_nsec: TICK_MILLIS as libc::c_long * 1_000_000,
+                };
+                // Again and again: it may come just before a call blocks.
+                // SAFETY: the main thread ends with the process, and so is there.
+                unsafe { libc::pthread_kill(main_thread, NUDGE) };
+            }
+            // SAFETY: `waited` and `patience` are initialised and outlive the call; no siginfo is asked for.
+            let number = unsafe { libc::sigtimedwait(waited, std::ptr::null_mut(), &patience) };
             match Signal::from_number(number) {
                 Some(signal) => self.request(signal),
                 None if number == libc::SIGCONT || number == libc::SIGWINCH => {
@@ -161,6 +175,13 @@ impl Stop {
         }
     }
 }
+
+/// What ends a blocked call of the main thread. By default the kernel ignores it, so nobody is hurt who
+/// gets it without a handler.
+const NUDGE: libc::c_int = libc::SIGURG;
+
+/// A handler is what makes a call end with EINTR; there is nothing to do in it.
+extern "C" fn on_nudge(_: libc::c_int) {}
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -188,8 +209,9 @@ fn pipe() -> io::Result<(File, File)> {
 }
 
 /// Blocks what the thread waits for and answers that set. Ignored signals are left out, since
-/// `sigtimedwait` would take even those; SIGXFSZ becomes an error of `write`, and SIGCHLD gets its
-/// default back, without which an exit code is lost when the parent had ignored it.
+/// `sigtimedwait` would take even those; SIGXFSZ becomes an error of `write`, SIGCHLD gets its
+/// default back, without which an exit code is lost when the parent had ignored it, and [`NUDGE`] its
+/// handler, without SA_RESTART.
 fn block_signals() -> io::Result<libc::sigset_t> {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: sigemptyset initialises the set it is given.
@@ -208,10 +230,14 @@ fn block_signals() -> io::Result<libc::sigset_t> {
     }
     // SAFETY: sigemptyset initialised it.
     let set = unsafe { set.assume_init() };
-    // SAFETY: the set is initialised; changing dispositions to IGN and DFL installs no handler.
+    // SAFETY: both sets and the action (all zero but for its handler: no flags, nothing masked) are
+    // initialised; IGN and DFL install no handler, and the one that is installed does nothing.
     let failed = unsafe {
         libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
         libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+        let mut nudge: libc::sigaction = std::mem::zeroed();
+        nudge.sa_sigaction = on_nudge as *const () as libc::sighandler_t;
+        libc::sigaction(NUDGE, &nudge, std::ptr::null_mut());
         libc::pthread_sigmask(libc::SIG_SETMASK, &set, std::ptr::null_mut())
     };
     if failed == 0 {
