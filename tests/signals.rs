@@ -17,7 +17,7 @@ use rustix::process::Signal;
 use serde_json::json;
 use support::endpoint::{Answer, Endpoint, Piece, Reply, call, hold, text};
 use support::home::{Home, KEY};
-use support::kernel::{in_own_mounts, mount};
+use support::kernel::{Strace, in_own_mounts, mount};
 use support::tty::{QUESTION, Size, Tty};
 use support::{Gathered, Process, alive, mark, nothing_alive, read, until};
 
@@ -552,6 +552,48 @@ fn stopped_while_ask_reads_its_question() {
     all_at_once(on_tty.into_iter().chain(on_pipe));
 }
 
+/// Ctrl+C throws away what was typed but not read yet. Where that is a line which Mino knows to be
+/// there and is just about to read, the read finds nothing and blocks, deaf to everything.
+#[test]
+fn ctrl_c_right_behind_a_line_is_heard() {
+    let endpoint = Endpoint::start([]);
+    let home = Home::new(&endpoint);
+    for words in [&[][..], &["ask", "-"]] {
+        let mino = home.mino(words).env("TERM", "dumb");
+        let mut tty = mino.on_tty(SIZE);
+        let ready = if words.is_empty() {
+            "You> "
+        } else {
+            "Waiting for text"
+        };
+        tty.wait_for(ready);
+        // Holds up each read of the terminal, so that Ctrl+C comes first.
+        let log = home.in_work("log");
+        let name = "ctrl_c_right_behind_a_line_is_heard";
+        let Some(strace) = Strace::new(name, &log) else {
+            return;
+        };
+        let (pid, terminal) = (tty.pid(), format!("/proc/{}/fd/0", tty.pid()));
+        let strace = strace
+            .on(std::fs::read_link(terminal).unwrap())
+            .calls("read")
+            .option("-e")
+            .option("inject=read:delay_enter=300000");
+        let mut tracer = strace.attach(pid);
+        until("the tracer", || {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+            !status.contains("TracerPid:\t0\n")
+        });
+        tty.send_line("a line");
+        tty.wait_for("a line");
+        tty.send("\x03");
+        assert_eq!(tty.wait_exit_within(LOADED), 130);
+        assert!(tracer.wait().unwrap().success());
+        assert_terminal_is_as_found(&tty);
+    }
+    assert_eq!(home.kinds(), Vec::<String>::new());
+}
+
 /// The first signal is being handled (the command was asked to end and takes its time) when others
 /// come. The first one counts, and the end is as orderly.
 #[test]
@@ -719,7 +761,10 @@ fn closed_pipe_is_a_quiet_end() {
 #[test]
 fn pipe_closed_in_mid_answer_cancels_the_turn() {
     let (pause, release) = hold();
-    let answer = Reply::new().delta("Well, ").piece(pause).delta("then.");
+    // More than the pipe holds: a process that is just being started by another test may have a copy
+    // of its end for a moment.
+    let rest = "and so on ".repeat(30_000);
+    let answer = Reply::new().delta("Well, ").piece(pause).delta(&rest);
     let endpoint = Endpoint::start([answer.piece(Piece::AwaitClose).cut()]);
     let home = Home::new(&endpoint);
     let (mut reader, writer) = std::io::pipe().unwrap();

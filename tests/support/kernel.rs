@@ -5,7 +5,7 @@
 //! it, however that ends. Leans on `unshare` and `strace`.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command};
 
 /// Names the test that runs in a mount namespace of its own.
 const INSIDE: &str = "MINO_TEST_INSIDE";
@@ -72,12 +72,8 @@ impl Strace {
             eprintln!("SKIPPED {test}: strace is missing, or may not trace");
             return None;
         }
-        // The tracer is out of the way, so that the process started is the program itself, and no
-        // signal of the terminal reaches the tracer.
-        let words = ["strace", "-DDD", "-q", "-o"].map(str::to_owned);
-        let mut words = Vec::from(words);
-        words.push(log.to_str().expect("a name in UTF-8").to_owned());
-        Some(Strace(words))
+        let log = log.to_str().expect("a name in UTF-8");
+        Some(Strace(["-q", "-o", log].map(str::to_owned).into()))
     }
 
     fn add(mut self, option: &str, value: impl Into<String>) -> Strace {
@@ -106,7 +102,18 @@ impl Strace {
         self
     }
 
+    /// What a program is started by, see [`super::home::Mino::under`]. The tracer is out of the way:
+    /// the process that was started is the program itself, and no signal of the terminal reaches
+    /// the tracer.
     pub fn words(&self) -> Vec<&str> {
-        self.0.iter().map(String::as_str).collect()
+        let options = self.0.iter().map(String::as_str);
+        ["strace", "-DDD"].into_iter().chain(options).collect()
+    }
+
+    /// Traces a thread that runs already.
+    pub fn attach(&self, pid: u32) -> Child {
+        let mut strace = Command::new("strace");
+        let strace = strace.args(&self.0).arg("-p").arg(pid.to_string());
+        strace.spawn().expect("start the tracer")
     }
 }
