@@ -19,7 +19,7 @@ use support::endpoint::{Answer, Endpoint, Piece, Reply, call, hold, text};
 use support::home::{Home, KEY};
 use support::kernel::{Strace, in_own_mounts, mount};
 use support::tty::{QUESTION, Size, Tty};
-use support::{Gathered, Process, alive, mark, nothing_alive, read, until};
+use support::{Gathered, Process, alive, all_at_once, mark, nothing_alive, read, until};
 
 const SIZE: Size = Size { rows: 24, cols: 80 };
 
@@ -158,18 +158,6 @@ fn stop_in_every_way(enter: impl Fn(bool) -> Scene + Sync, closed: impl Fn(&Home
     let took = all_at_once(runs.map(|(way, is_ask)| move || stop(way, is_ask)));
     let fastest = took.into_iter().min().unwrap();
     assert!(fastest < PROMPT, "{fastest:?} at best");
-}
-
-/// Does all of these, which mostly wait, at the same time.
-fn all_at_once<T: Send>(tasks: impl IntoIterator<Item = impl FnOnce() -> T + Send>) -> Vec<T> {
-    thread::scope(|scope| {
-        let tasks: Vec<_> = tasks.into_iter().map(|task| scope.spawn(task)).collect();
-        let results = tasks.into_iter().map(|task| task.join());
-        let failed = |panic| std::panic::resume_unwind(panic);
-        results
-            .map(|result| result.unwrap_or_else(failed))
-            .collect()
-    })
 }
 
 /// The one turn was closed before there was any response.

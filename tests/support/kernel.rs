@@ -62,7 +62,7 @@ fn succeeds(command: &mut Command) -> bool {
 }
 
 /// `strace` on the main thread of a program.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Strace(Vec<String>);
 
 impl Strace {

@@ -104,6 +104,18 @@ pub fn until(what: &str, mut is_true: impl FnMut() -> bool) {
     }
 }
 
+/// Does all of these, which mostly wait, at the same time.
+pub fn all_at_once<T: Send>(tasks: impl IntoIterator<Item = impl FnOnce() -> T + Send>) -> Vec<T> {
+    thread::scope(|scope| {
+        let tasks: Vec<_> = tasks.into_iter().map(|task| scope.spawn(task)).collect();
+        let results = tasks.into_iter().map(|task| task.join());
+        let failed = |panic| std::panic::resume_unwind(panic);
+        results
+            .map(|result| result.unwrap_or_else(failed))
+            .collect()
+    })
+}
+
 /// The bytes of a file; empty where there is none.
 pub fn read(path: impl AsRef<Path>) -> Vec<u8> {
     std::fs::read(path).unwrap_or_default()
