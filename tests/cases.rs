@@ -4,7 +4,7 @@
 mod support;
 
 use std::fs::{self, Permissions};
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
@@ -355,35 +355,6 @@ fn command_that_reads_gets_nothing_and_takes_nothing() {
     );
 }
 
-/// A person stopped the agent, and the crawler it had started ran on. Ctrl+C ends the command with
-/// everything that it started, the journal says so, and the next start finds nothing unfinished.
-#[test]
-fn interrupt_ends_the_command_and_its_children() {
-    let mark = mark();
-    let command = format!("echo begun; (exec -a {mark}1 sleep 300) & exec -a {mark}2 sleep 300");
-    let endpoint = Endpoint::start([call("call_1", &command), text("Hello.")]);
-    let home = Home::new(&endpoint);
-    let mut tty = ask(&home);
-    tty.answer("y");
-    until("both sleeps run", || {
-        alive(&mark)
-            .iter()
-            .filter(|line| line.contains(" 300"))
-            .count()
-            == 2
-    });
-    tty.send("\x03");
-    assert_eq!(tty.wait_exit(), 130);
-    assert!(nothing_alive(&mark), "{:?}", alive(&mark));
-    assert_eq!(home.result_statuses(), ["cancelled"]);
-    let output = &home.records_of("tool_result")[0]["result"]["output"];
-    assert!(output.as_str().unwrap().starts_with("begun\n"), "{output}");
-    assert_eq!(home.turn_ends(), ["cancelled"]);
-    let output = home.ask("Hi").expect_code(0);
-    assert_eq!((&*output.stdout, &*output.stderr), ("Hello.\n", ""));
-    assert_eq!(endpoint.wait_for_request(2).input().len(), 1);
-}
-
 /// On systems that keep Bash elsewhere every command failed with "no such file". The first `bash` of
 /// the configured PATH is used and the person sees which; where there is none, both the person and
 /// the model are told, in a sentence.
@@ -522,129 +493,6 @@ fn foreign_bytes_are_replaced_and_slow_characters_are_whole() {
     );
     assert_eq!(results[1]["output"], "中");
     assert_eq!(home.ask("And now?").expect_code(0).stdout, "On it goes.\n");
-}
-
-// --- waiting and leaving ------------------------------------------------------------------------
-
-/// Cancels a run that waits and sees that all is well behind it.
-#[track_caller]
-fn cancel(home: &Home, mut tty: Tty) {
-    let start = Instant::now();
-    tty.send("\x03");
-    assert_eq!(tty.wait_exit(), 130);
-    // Generous, for a loaded machine; every wait that it would otherwise sit out is longer.
-    assert!(
-        start.elapsed() < Duration::from_secs(5),
-        "{:?}",
-        start.elapsed()
-    );
-    assert_eq!(home.turn_ends(), ["cancelled"]);
-}
-
-/// Ctrl+C was looked at between the pieces of an answer only, so while a server thought, or a
-/// connection hung, it did nothing or killed the program with its records open.
-#[test]
-fn interrupt_works_while_nothing_comes() {
-    // The server takes the request and is silent; or sends a head and is silent.
-    let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n";
-    for answer in [
-        Answer::silence(),
-        Answer::raw(vec![Piece::text(head), Piece::AwaitClose]),
-        Answer::stream(vec![Piece::text(": thinking\n\n"), Piece::AwaitClose]),
-    ] {
-        let endpoint = Endpoint::start([answer]);
-        let home = Home::new(&endpoint);
-        let tty = ask(&home);
-        endpoint.wait_for_request(1);
-        cancel(&home, tty);
-        endpoint.wait_for_closed(1);
-    }
-
-    // The connection is never taken: the queue of the listener is full.
-    let (listener, _fillers) = full_listener();
-    let home = Home::new(&Endpoint::start([]));
-    home.configure("base_url", format!("http://{listener}/v1"));
-    let tty = ask(&home);
-    home.wait_for_records("user_message", 1);
-    cancel(&home, tty);
-}
-
-/// The address of a listener that takes no more connections.
-fn full_listener() -> (std::net::SocketAddr, (TcpListener, Vec<TcpStream>)) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    rustix::net::listen(&listener, 0).unwrap();
-    let address = listener.local_addr().unwrap();
-    let mut fillers = Vec::new();
-    // A queue of length 0 takes one or two, depending on the kernel.
-    while let Ok(filler) = TcpStream::connect_timeout(&address, Duration::from_millis(200)) {
-        fillers.push(filler);
-        assert!(fillers.len() < 100, "the queue never gets full");
-    }
-    (address, (listener, fillers))
-}
-
-/// The same for a name server that never answers: the lookup can't be interrupted, and must not
-/// hold up the exit.
-#[test]
-fn interrupt_works_while_a_name_is_looked_up() {
-    let home = Home::new(&Endpoint::start([]));
-    let resolv = home.home.join("resolv.conf");
-    fs::write(&resolv, "nameserver 127.9.9.9\noptions timeout:20\n").unwrap();
-    let script = r#"mount --bind "$0" /etc/resolv.conf && exec "$@""#;
-    let wrapper = [
-        "unshare",
-        "-m",
-        "sh",
-        "-c",
-        script,
-        resolv.to_str().unwrap(),
-    ];
-    let is_possible = probe(&[&wrapper[..], &["true"]].concat()) == Some(0);
-    let (true, Ok(server)) = (is_possible, UdpSocket::bind("127.9.9.9:53")) else {
-        eprintln!("SKIPPED: a silent name server: it takes unshare, mount, port 53 and root");
-        return;
-    };
-    home.configure("base_url", "http://slow.example/v1");
-    home.configure("api_key", "");
-    let tty = home.mino(&["ask", "Go"]).through(&wrapper).on_tty(SIZE);
-    server.set_read_timeout(Some(support::PATIENCE)).unwrap();
-    server.recv(&mut [0; 512]).expect("a lookup");
-    cancel(&home, tty);
-}
-
-/// Cutting an answer short with `head` ended in a stack trace, as in many programs. A closed pipe
-/// ends it quietly, a closed descriptor is no failure, and a full disk is an error.
-#[test]
-fn output_that_goes_away_is_no_crash() {
-    let long = || {
-        (0..200)
-            .fold(Reply::new(), |reply, _| reply.delta(&"x".repeat(2_000)))
-            .delta("\n")
-    };
-    let item = r#"{"type":"message","role":"assistant","content":[]}"#;
-    let run = |script: &str| {
-        let endpoint = Endpoint::start([long().message("The end.").item(item).completed()]);
-        let home = Home::new(&endpoint);
-        let wrapper = ["/bin/bash", "-c", script];
-        let output = home.mino(&["ask", "Go"]).through(&wrapper).run("");
-        (output, home.turn_ends().concat())
-    };
-    let (output, end) = run(r#""$0" "$@" | head -c 1; exit "${PIPESTATUS[0]}""#);
-    assert_eq!(
-        (output.code, &*output.stdout, &*output.stderr),
-        (141, "x", "")
-    );
-    assert_eq!(end, "cancelled");
-    let (output, end) = run(r#"exec "$0" "$@" >&-"#);
-    assert_eq!((output.code, &*output.stderr), (0, ""));
-    assert_eq!(end, "completed");
-    let (output, end) = run(r#"exec "$0" "$@" > /dev/full"#);
-    assert_eq!(output.code, 1);
-    assert_eq!(
-        output.stderr,
-        "mino: cannot write the output: No space left on device (os error 28)\n"
-    );
-    assert_eq!(end, "cancelled");
 }
 
 // --- connections --------------------------------------------------------------------------------

@@ -4,6 +4,8 @@
 mod support;
 
 use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -197,6 +199,64 @@ fn last_event_ends_the_turn_and_not_the_connection() {
         home.ask("Go").expect_code(code);
         endpoint.wait_for_closed(1);
     }
+}
+
+/// Streams of real servers, or in their ways, served whole and byte by byte: what is shown, kept and
+/// said is the same both times, and their commands wait for a person.
+#[test]
+fn streams_of_real_servers_are_the_same_byte_by_byte() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/sse");
+    let mut names: Vec<String> = fs::read_dir(&folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter_map(|name| Some(name.strip_suffix(".sse")?.to_owned()))
+        .collect();
+    names.sort();
+    assert!(names.len() > 15, "{names:?}");
+    for name in names {
+        let body = fs::read(folder.join(format!("{name}.sse"))).unwrap();
+        let whole = run_fixture(stream(&*body));
+        assert_eq!(run_fixture(stream(body).byte_by_byte()), whole, "{name}");
+        // Which of them are an answer, ask for a command (which nobody can approve), or fail.
+        let fails = [
+            "azure-failed",
+            "ollama-cut",
+            "openai-error",
+            "openai-incomplete",
+            "openrouter-error",
+            "sglang-generic-output",
+        ];
+        let code = match &*name {
+            failing if fails.contains(&failing) => 1,
+            "codex-empty-output" | "vllm-two-calls" => 3,
+            calling if calling.ends_with("-tool-call") => 3,
+            _ => 0,
+        };
+        assert_eq!(whole.0, code, "{name}: {whole:?}");
+    }
+}
+
+/// The exit code, both outputs, and what was kept, but for what differs from run to run.
+fn run_fixture(answer: Answer) -> (i32, String, String, Vec<(String, String)>, Vec<String>) {
+    let mut answer = Some(answer);
+    let endpoint = Endpoint::scripted(move |request| match request.results().as_slice() {
+        [] => answer.take(),
+        _ => Some(
+            Reply::new()
+                .item(r#"{"type":"message","role":"assistant","content":"Done."}"#)
+                .completed(),
+        ),
+    });
+    let home = Home::new(&endpoint);
+    let output = home.ask("Go");
+    assert!(home.work_files().is_empty() && home.records_of("tool_start").is_empty());
+    (
+        output.code,
+        output.stdout,
+        output.stderr,
+        kept(&home),
+        home.kinds(),
+    )
 }
 
 // --- what can't be used -------------------------------------------------------------------------
