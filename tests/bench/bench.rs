@@ -15,6 +15,7 @@ mod journal;
 mod process;
 mod table;
 
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
 
@@ -25,12 +26,13 @@ use process::{Look, Piped, count_syncs, run_time};
 use support::beside;
 use support::endpoint::{Answer, Endpoint, Piece, Reply, Request, call, text};
 use support::home::Home;
-use support::tty::{Size, Tty};
+use support::tty::{QUESTION as APPROVE, Size, Tty};
 use table::{Goal, Row, Unit, median};
 
 const SIZE: Size = Size { rows: 24, cols: 80 };
 const QUESTION: &str = "How many files are in this folder?";
 const COMMAND: &str = "echo 12";
+const TURN_MEMORY: Goal = Goal::AtMost(4.0 * 1024.0 * 1024.0);
 
 fn main() {
     table::print_head();
@@ -179,9 +181,8 @@ fn short_answer() -> Answer {
 fn text_turn() -> Vec<Row> {
     let endpoint = Endpoint::start([]);
     let home = Home::new(&endpoint);
-    let (turn, peak) = piped_turn(&endpoint, mino(&home, &[]));
-    drop((turn, peak));
-    let (lines, requests) = (home.lines(), endpoint.requests());
+    piped_turn(&endpoint, mino(&home, &[]));
+    let (lines, requests) = (home.lines().split_off(3), endpoint.requests().split_off(1));
     let mut script = Script::new();
     script.record(&lines[0]);
     script.request(&requests[0]);
@@ -202,7 +203,17 @@ fn text_turn() -> Vec<Row> {
             seconds
         },
     );
-    let mut rows = vec![
+    let traced = |home: &Home, turns| {
+        let trace = home.in_work("trace");
+        let mut program = Piped::start(process::traced(mino(home, &["--new"]), &trace));
+        for _ in 0..turns {
+            endpoint.push(short_answer());
+            program.ask(QUESTION);
+        }
+        program.end();
+        trace
+    };
+    vec![
         Row::new("a text turn", Unit::Millis, turn).beside(
             "the same bytes and 3 syncs",
             bare,
@@ -211,27 +222,20 @@ fn text_turn() -> Vec<Row> {
         Row::new("  its peak memory", Unit::Mebibytes, median(peaks)).beside(
             "the bare client's",
             median(floor_peaks),
-            Goal::AtMost(4.0 * 1024.0 * 1024.0),
+            TURN_MEMORY,
         ),
-    ];
-    rows.push(syncs("  its syncs", 3.0, &endpoint, &|home, turns| {
-        for _ in 0..turns {
-            endpoint.push(short_answer());
-        }
-        let trace = home.in_work("trace");
-        let mut program = Piped::start(process::traced(mino(home, &["--new"]), &trace));
-        (0..turns).for_each(|_| program.ask(QUESTION));
-        program.end();
-        trace
-    }));
-    rows.push(saved_bytes(&lines, &requests));
-    rows
+        syncs(3.0, &endpoint, &traced),
+        saved_bytes(&lines, &requests),
+    ]
 }
 
-/// One turn through pipes, from the question to the next prompt.
+/// The second turn of a conversation through pipes, from the question to the next prompt. The first
+/// brings the program's code into memory.
 fn piped_turn(endpoint: &Endpoint, command: Command) -> (f64, Look) {
     endpoint.push(short_answer());
+    endpoint.push(short_answer());
     let mut program = Piped::start(command);
+    program.ask(QUESTION);
     let start = Instant::now();
     program.ask(QUESTION);
     let elapsed = start.elapsed().as_secs_f64();
@@ -241,35 +245,31 @@ fn piped_turn(endpoint: &Endpoint, command: Command) -> (f64, Look) {
 }
 
 /// The syncs of one turn: what two turns make more than one.
-fn syncs(
-    what: &'static str,
-    records: f64,
-    endpoint: &Endpoint,
-    run: &dyn Fn(&Home, usize) -> std::path::PathBuf,
-) -> Row {
+fn syncs(records: f64, endpoint: &Endpoint, run: &dyn Fn(&Home, usize) -> PathBuf) -> Row {
     let count = |turns| {
         let home = Home::new(endpoint);
         count_syncs(&run(&home, turns))
     };
     let counted = process::has_strace().then(|| count(2) - count(1));
-    Row::maybe(what, Unit::Count, counted, "no strace here").beside(
+    Row::maybe("  its syncs", Unit::Count, counted, "no strace here").beside(
         "one for each record",
         records,
         Goal::None,
     )
 }
 
-/// What a turn adds to the journal, beside the question, the items and the results in it.
+/// What a turn adds to the journal, beside what has to be in it: the question, items and results.
 fn saved_bytes(lines: &[String], requests: &[Request]) -> Row {
     let saved: usize = lines.iter().map(|line| line.len() + 1).sum();
-    let asked = requests.last().map_or(0, |last| last.input_text().len());
+    let earlier: usize = requests[0].input_text().len() - QUESTION.len();
+    let asked = requests[requests.len() - 1].input_text().len() - earlier;
     let answered = lines
         .iter()
         .rev()
         .find(|line| line.contains("\"output\":["));
     let answered = answered.map_or(0, |line| line.len());
     Row::new("  its bytes in the journal", Unit::Count, saved as f64).beside(
-        "input and last output",
+        "its items",
         (asked + answered) as f64,
         Goal::None,
     )
@@ -278,13 +278,17 @@ fn saved_bytes(lines: &[String], requests: &[Request]) -> Row {
 fn tool_turn() -> Vec<Row> {
     let endpoint = Endpoint::start([]);
     let home = Home::new(&endpoint);
-    tty_turn(&endpoint, &mino(&home, &[]), true);
-    let (lines, requests) = (home.lines(), endpoint.requests());
+    tty_turn(&endpoint, &mino(&home, &[]));
+    let (lines, requests) = (home.lines().split_off(6), endpoint.requests().split_off(2));
     assert_eq!((lines.len(), requests.len()), (6, 2), "{lines:#?}");
     let mut script = Script::new();
+    script.step("wait", BURST_MILLIS.to_string().as_bytes());
     script.record(&lines[0]);
     script.request(&requests[0]);
     script.record(&lines[1]);
+    script.step("wait", QUIET_MILLIS.to_string().as_bytes());
+    script.step("question", APPROVE.as_bytes());
+    script.step("wait", BURST_MILLIS.to_string().as_bytes());
     script.record(&lines[2]);
     script.step("command", COMMAND.as_bytes());
     script.record(&lines[3]);
@@ -296,56 +300,51 @@ fn tool_turn() -> Vec<Row> {
     let (turn, bare) = by_turns(
         31,
         || {
-            let (seconds, look) = tty_turn(&endpoint, &mino(&home, &["--new"]), true);
+            let (seconds, look) = tty_turn(&endpoint, &mino(&home, &["--new"]));
             peaks.push(look.peak_bytes);
-            // Waiting for a paste to show itself is what the approval is there for.
-            seconds - (QUIET_MILLIS + 2 * BURST_MILLIS) as f64 / 1e3
+            seconds
         },
-        || tty_turn(&endpoint, &script.command(&endpoint), false).0,
+        || tty_turn(&endpoint, &script.command(&endpoint)).0,
     );
-    let mut rows = vec![
+    let traced = |home: &Home, turns| {
+        let trace = home.in_work("trace");
+        let tty = Tty::start(SIZE, &process::traced(mino(home, &["--new"]), &trace));
+        tty.wait_for("You> ");
+        (0..turns).for_each(|_| converse(&endpoint, &tty));
+        leave(tty);
+        trace
+    };
+    vec![
         Row::new("an approved tool turn (a)", Unit::Millis, turn).beside(
             "the same, 6 syncs, a bare bash -c",
             bare,
             Goal::Times(1.3),
         ),
-        Row::new("  its peak memory", Unit::Mebibytes, median(peaks)).beside(
-            "",
-            0.0,
-            Goal::AtMost(4.0 * 1024.0 * 1024.0),
-        ),
-    ];
-    rows.push(syncs("  its syncs", 6.0, &endpoint, &|home, turns| {
-        let trace = home.in_work("trace");
-        let tty = Tty::start(SIZE, &process::traced(mino(home, &["--new"]), &trace));
-        tty.wait_for("You> ");
-        (0..turns).for_each(|_| converse(&endpoint, &tty, true));
-        leave(tty);
-        trace
-    }));
-    rows.push(saved_bytes(&lines, &requests));
-    rows
+        Row::new("  its peak memory", Unit::Mebibytes, median(peaks)).beside("", 0.0, TURN_MEMORY),
+        syncs(6.0, &endpoint, &traced),
+        saved_bytes(&lines, &requests),
+    ]
 }
 
-/// One turn on a terminal, from the question's Enter to the next prompt.
-fn tty_turn(endpoint: &Endpoint, command: &Command, approves: bool) -> (f64, Look) {
+/// The second turn of a conversation on a terminal, from the question's Enter to the next prompt,
+/// without what approval waits for a paste to show itself.
+fn tty_turn(endpoint: &Endpoint, command: &Command) -> (f64, Look) {
     let tty = Tty::start(SIZE, command);
     tty.wait_for("You> ");
+    converse(endpoint, &tty);
     let start = Instant::now();
-    converse(endpoint, &tty, approves);
+    converse(endpoint, &tty);
     let elapsed = start.elapsed().as_secs_f64();
     let look = Look::at(tty.pid());
     leave(tty);
-    (elapsed, look)
+    (elapsed - table::PASTE_MILLIS as f64 / 1e3, look)
 }
 
-fn converse(endpoint: &Endpoint, tty: &Tty, approves: bool) {
+fn converse(endpoint: &Endpoint, tty: &Tty) {
     endpoint.push(call("call_1", COMMAND));
     endpoint.push(short_answer());
     tty.send_line(QUESTION);
-    if approves {
-        tty.answer("y");
-    }
+    tty.answer("y");
     tty.wait_for("You> ");
 }
 

@@ -6,6 +6,8 @@
 //! - `*.record`: appends the bytes to a file and syncs it
 //! - `*.request`: opens a connection, sends the bytes and reads the answer to its end
 //! - `*.command`: has Bash run the text, and reads what it prints
+//! - `*.question`: prints the text and takes a line as its answer
+//! - `*.wait`: does nothing for so many milliseconds
 //!
 //! Nothing is parsed, checked or shown. Only std, so that nobody's library is measured.
 
@@ -14,8 +16,11 @@ use std::io::{self, BufRead, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
 const BLOCK_BYTES: usize = 64 * 1024;
+const PROMPT: &str = "You> ";
 
 fn main() -> io::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -23,8 +28,8 @@ fn main() -> io::Result<()> {
     match arguments[..] {
         ["read", file] => {
             read_all(&mut File::open(file)?)?;
-            prompt()?;
-            io::stdin().read_line(&mut String::new())?;
+            print(PROMPT)?;
+            take_line()?;
             Ok(())
         }
         ["turn", address, folder] => turns(address, Path::new(folder)),
@@ -32,10 +37,15 @@ fn main() -> io::Result<()> {
     }
 }
 
-fn prompt() -> io::Result<()> {
+fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout();
-    out.write_all(b"You> ")?;
+    out.write_all(text.as_bytes())?;
     out.flush()
+}
+
+/// Whether there was one.
+fn take_line() -> io::Result<bool> {
+    Ok(io::stdin().lock().read_line(&mut String::new())? > 0)
 }
 
 fn read_all(source: &mut impl Read) -> io::Result<()> {
@@ -48,6 +58,8 @@ enum Deed {
     Save(Vec<u8>),
     Ask(Vec<u8>),
     Run(String),
+    Question(String),
+    Wait(Duration),
 }
 
 fn deeds(folder: &Path) -> io::Result<Vec<Deed>> {
@@ -62,6 +74,11 @@ fn deeds(folder: &Path) -> io::Result<Vec<Deed>> {
             Some("record") => deeds.push(Deed::Save(fs::read(path)?)),
             Some("request") => deeds.push(Deed::Ask(fs::read(path)?)),
             Some("command") => deeds.push(Deed::Run(fs::read_to_string(path)?)),
+            Some("question") => deeds.push(Deed::Question(fs::read_to_string(path)?)),
+            Some("wait") => {
+                let millis = fs::read_to_string(path)?.parse();
+                deeds.push(Deed::Wait(Duration::from_millis(millis.expect("a number"))));
+            }
             _ => {}
         }
     }
@@ -74,9 +91,8 @@ fn turns(address: &str, folder: &Path) -> io::Result<()> {
         .create(true)
         .append(true)
         .open(folder.join("journal"))?;
-    prompt()?;
-    for line in io::stdin().lock().lines() {
-        line?;
+    print(PROMPT)?;
+    while take_line()? {
         for deed in &deeds {
             match deed {
                 Deed::Save(record) => {
@@ -85,9 +101,14 @@ fn turns(address: &str, folder: &Path) -> io::Result<()> {
                 }
                 Deed::Ask(request) => exchange(address, request)?,
                 Deed::Run(command) => run(command)?,
+                Deed::Question(text) => {
+                    print(text)?;
+                    take_line()?;
+                }
+                Deed::Wait(time) => thread::sleep(*time),
             }
         }
-        prompt()?;
+        print(PROMPT)?;
     }
     Ok(())
 }

@@ -2,6 +2,12 @@
 
 use std::fs;
 
+use mino::limits::{BURST_MILLIS, QUIET_MILLIS};
+
+/// What a tool turn on a terminal waits by design: after the question's Enter, before the approval
+/// and after its answer. The floor waits as long, and it is taken off both.
+pub const PASTE_MILLIS: u64 = BURST_MILLIS + QUIET_MILLIS + BURST_MILLIS;
+
 #[derive(Clone, Copy, PartialEq)]
 pub enum Unit {
     /// Given in seconds.
@@ -141,8 +147,5 @@ pub fn print_end(rows: &[Row]) {
     let judged: Vec<bool> = rows.iter().filter_map(Row::is_met).collect();
     let met = judged.iter().filter(|is_met| **is_met).count();
     println!("{met} of {} goals met", judged.len());
-    println!(
-        "(a) less the {} ms that the line editor and the approval wait for a paste to show itself",
-        mino::limits::QUIET_MILLIS + 2 * mino::limits::BURST_MILLIS
-    );
+    println!("(a) less the {PASTE_MILLIS} ms in which both wait for a paste to show itself");
 }
