@@ -8,14 +8,16 @@
 //! ```
 //!
 //! Owns: everything between the fork and the reaping. Promises: when Mino dies, however it dies,
-//! the wire is cut and the guard kills the shell's group; every descendant stays below the guard,
+//! the wire is cut and the guard, even a stopped one, kills the shell's group and everyone else below it;
+//! every descendant stays below the guard,
 //! also one that left the session, so a command's processes can't be mistaken for another's or for
 //! those of a program that embeds this one; every signal is sent to a number that can't have been
 //! recycled, since the guard leaves the shell, and everyone it adopted, unreaped until
 //! [`Running::release`]; the command gets descriptors 0, 1 and 2 and nothing of Mino's.
 //! Leans on: Linux (`PR_SET_CHILD_SUBREAPER`, 3.4); `/proc` for finding who left the group, where
 //! without it only the group is known. Gives up: a command that kills its guard loses the exit
-//! code, and whoever left its group is then not found.
+//! code; whoever left its group then falls to this process, if that is a subreaper (see
+//! [`prepare_process`]), and is found there.
 //!
 //! After a fork in a process with threads, memory may not be allocated and no lock taken. So all
 //! that [`guard`] and [`shell`] need is made before, in a [`Plan`], and they make system calls only.
@@ -251,6 +253,10 @@ impl Running {
     pub fn terminate_group(&self) {
         self.signal_group(libc::SIGTERM);
         self.signal_group(libc::SIGCONT);
+        self.continue_guard();
+    }
+
+    fn continue_guard(&self) {
         // SAFETY: takes numbers only; the guard is our own unreaped child.
         unsafe { libc::kill(self.guard.pid, libc::SIGCONT) };
     }
@@ -278,11 +284,12 @@ impl Running {
     /// reported; their orphans become its children in turn and are met in the next round. One list
     /// of dead children proves nothing: the last of them may have died after the list was made, and
     /// its own child joined since. The same list again does, as whoever lives is below a child that
-    /// lives, and the dead have no more children.
+    /// lives, and the dead have no more children. Who keeps stopping the guard is among the killed.
     pub fn kill_descendants(&self, until: Instant) {
         let mut dead = vec![];
         while Instant::now() < until {
-            let listed = children(self.guard.pid);
+            self.continue_guard();
+            let listed = self.roots();
             let is_living = |pid: &pid_t| status(*pid).is_some_and(|process| process.alive);
             let living: Vec<pid_t> = listed.iter().copied().filter(is_living).collect();
             for &pid in &living {
@@ -319,13 +326,21 @@ impl Running {
     fn below(&self) -> Vec<Process> {
         let mut found = vec![];
         for _ in 0..limits::TREE_LOOKS {
-            let own = children(self.guard.pid);
+            let own = self.roots();
             found = with_descendants(own.clone());
-            if children(self.guard.pid) == own {
+            if self.roots() == own {
                 break;
             }
         }
         found
+    }
+
+    /// The children of the guard; once that was killed, those that it left to this process.
+    fn roots(&self) -> Vec<pid_t> {
+        match self.exit {
+            Some(Exit::Unknown) => orphans(),
+            _ => children(self.guard.pid),
+        }
     }
 }
 
@@ -392,9 +407,31 @@ fn lock_released() -> std::sync::MutexGuard<'static, Vec<Guard>> {
     RELEASED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reaps the guards whose last process has ended since. Never blocks; to be called now and then.
+/// Reaps the guards whose last process has ended since, and who was left by guards that were killed.
+/// Never blocks; to be called now and then.
 pub fn reap_strays() {
     lock_released().retain(|guard| guard.reap(libc::WNOHANG));
+    for pid in orphans() {
+        // SAFETY: takes numbers only, no status is asked for.
+        unsafe { libc::waitpid(pid, ptr::null_mut(), libc::WNOHANG) };
+    }
+}
+
+/// What guards that were killed have left to this process; nobody unless it is a subreaper, which
+/// has no other children than guards.
+fn orphans() -> Vec<pid_t> {
+    let mut is_subreaper: c_int = 0;
+    // SAFETY: the call writes one int, which `is_subreaper` is.
+    unsafe { libc::prctl(libc::PR_GET_CHILD_SUBREAPER, &raw mut is_subreaper) };
+    if is_subreaper == 0 {
+        return vec![];
+    }
+    let released = lock_released();
+    let is_guard = |pid: &pid_t| released.iter().any(|guard| guard.pid == *pid);
+    // SAFETY: takes nothing and returns a number.
+    let mut found = children(unsafe { libc::getpid() });
+    found.retain(|pid| !is_guard(pid));
+    found
 }
 
 /// For each descriptor, whether reading it will not block, within the time to `until`. A signal
@@ -525,6 +562,8 @@ fn guard(plan: &Plan) -> ! {
     unsafe {
         // Away from Mino's group: a signal sent to all of that must not silence its guard.
         libc::setsid();
+        // A command can stop its guard. The end of Mino sets it going again, to see the wire cut.
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGCONT);
         let placed = libc::dup2(plan.null, 0) == 0
             && libc::dup2(plan.output, 1) == 1
             && libc::dup2(plan.output, 2) == 2
@@ -588,7 +627,7 @@ fn shell(plan: &Plan, guard: pid_t) -> ! {
 extern "C" fn on_child(_: c_int) {}
 
 /// The guard's life: reap orphans; report the shell's end and from then on hold everything until
-/// the wire brings a byte, or, when the wire is cut, kill the group.
+/// the wire brings a byte, or, when the wire is cut, kill the group and everyone who left it.
 fn keep_watch(shell: pid_t) -> ! {
     let (mut held, mut reported) = (true, false);
     // SAFETY: system calls on numbers and locals.
@@ -608,6 +647,7 @@ fn keep_watch(shell: pid_t) -> ! {
                 0 => {
                     if held {
                         libc::kill(-shell, libc::SIGKILL);
+                        end_children();
                     }
                     libc::_exit(0);
                 }
@@ -635,6 +675,36 @@ fn keep_watch(shell: pid_t) -> ! {
                     }
                 }
             }
+        }
+    }
+}
+
+/// Kills the guard's children, who are or become all that is left of the command, until there are
+/// none. Each round ends one at least.
+fn end_children() {
+    let mut list = [0_u8; 4096];
+    for _ in 0..limits::TREE_PROCESSES {
+        // SAFETY: system calls on numbers, on a constant text and on `list`, whose size is told.
+        unsafe {
+            let file = libc::open(c"/proc/thread-self/children".as_ptr(), libc::O_RDONLY);
+            let length = libc::read(file, list.as_mut_ptr().cast(), list.len());
+            libc::close(file);
+            let mut pid: pid_t = 0;
+            for byte in list.iter().take(usize::try_from(length).unwrap_or(0)) {
+                match byte {
+                    b'0'..=b'9' => pid = pid.wrapping_mul(10) + pid_t::from(byte - b'0'),
+                    // Never 0 or less, which would be whole groups.
+                    _ if pid > 1 => {
+                        libc::kill(pid, libc::SIGKILL);
+                        pid = 0;
+                    }
+                    _ => {}
+                }
+            }
+            if length <= 0 || libc::waitpid(-1, ptr::null_mut(), 0) < 0 {
+                return;
+            }
+            while libc::waitpid(-1, ptr::null_mut(), libc::WNOHANG) > 0 {}
         }
     }
 }
@@ -677,13 +747,16 @@ fn descriptor_limit() -> c_int {
 // --- this process itself ----------------------------------------------------------------------
 
 /// Makes this process fit to run commands: another process of the account can't read its memory
-/// or environment (root can), and no descriptor it was started with reaches a command. To be called
-/// once, before threads exist.
+/// or environment (root can), no descriptor it was started with reaches a command, and what a killed
+/// guard leaves falls to it. To be called once, before threads exist, by a program that starts no
+/// other processes and one command at a time.
 pub fn prepare_process() -> io::Result<()> {
     // SAFETY: takes numbers only.
     if unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) } != 0 {
         return Err(io::Error::last_os_error());
     }
+    // SAFETY: takes numbers only. Without it, a killed guard's processes are merely not found.
+    unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
     // Without /proc there is still the closing after the fork.
     let inherited = fs::read_dir("/proc/self/fd")
         .into_iter()

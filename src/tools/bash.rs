@@ -369,8 +369,14 @@ impl Watch<'_> {
         }
         self.job.kill_group();
         let reaped = Instant::now() + self.limits.reap;
-        while !self.is_dead() && Instant::now() < reaped {
-            if self.pump(false, reaped.min(Instant::now() + tick)).is_err() {
+        // Who left the group gets the other half, even where the shell's end is never reported: they
+        // may be what keeps the guard from it.
+        let group_reaped = reaped - self.limits.reap / 2;
+        while !self.is_dead() && Instant::now() < group_reaped {
+            if self
+                .pump(false, group_reaped.min(Instant::now() + tick))
+                .is_err()
+            {
                 break;
             }
         }

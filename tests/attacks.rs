@@ -1,0 +1,75 @@
+//! What a hostile command, server or file tries against the built program, and what comes of it.
+
+mod support;
+
+use rustix::process::{Pid, Signal, kill_process};
+use support::endpoint::{Endpoint, call, text};
+use support::home::Home;
+use support::tty::{Size, Tty};
+use support::{alive, mark, nothing_alive, read, until};
+
+const SIZE: Size = Size {
+    rows: 40,
+    cols: 200,
+};
+
+/// A model that asks for `command`, and a person who approves it.
+fn approved(command: &str) -> (Endpoint, Home, Tty) {
+    let endpoint = Endpoint::start([call("call_1", command), text("Understood.")]);
+    let home = Home::new(&endpoint);
+    let tty = home.mino(&["ask", "Go"]).on_tty(SIZE);
+    tty.answer("y");
+    (endpoint, home, tty)
+}
+
+/// A command kills the process that watches it, so that whom it sent away can't be found below that.
+/// They fall to Mino, and are named.
+#[test]
+fn killed_guard_hides_nobody() {
+    let (_endpoint, home, mut tty) = approved(
+        "setsid bash -c 'echo $$ > new; mv new stray; exec sleep 60' & \
+         until [ -e stray ]; do :; done; kill -9 $PPID; exec sleep 60",
+    );
+    tty.wait_for("[Tool result: failed]");
+    let stray = String::from_utf8(read(home.in_work("stray"))).unwrap();
+    let stray = stray.trim();
+    tty.wait_for(&format!(
+        "Still running outside the process group: {stray} ("
+    ));
+    assert_eq!(tty.wait_exit(), 0);
+    let stray = Pid::from_raw(stray.parse().unwrap()).unwrap();
+    kill_process(stray, Signal::KILL).unwrap();
+}
+
+/// A command that left its group stops the process that watches it, again and again, so that the
+/// shell's end is never reported. It is ended with the command all the same.
+#[test]
+fn whoever_keeps_the_guard_stopped_is_ended_too() {
+    let mark = mark();
+    let (_endpoint, _home, mut tty) = approved(&format!(
+        "setsid bash -c 'touch on; while kill -STOP '$PPID'; do :; done; : {mark}' & \
+         until [ -e on ]; do :; done; head -c 70000 /dev/zero | tr '\\0' x; exec sleep 60"
+    ));
+    tty.wait_for("[Tool result: output_limit");
+    assert_eq!(alive(&mark), Vec::<String>::new());
+    assert_eq!(tty.wait_exit(), 0);
+    assert!(
+        !tty.plain().contains("ould not be ended"),
+        "{}",
+        tty.plain()
+    );
+}
+
+/// A command stops the process that watches it, sends somebody away, and then Mino is killed. Its
+/// end sets the guard going again, and that ends both.
+#[test]
+fn nobody_survives_a_killed_mino_by_stopping_the_guard_or_leaving_the_group() {
+    let mark = mark();
+    let (_endpoint, home, mut tty) = approved(&format!(
+        "kill -STOP $PPID; setsid bash -c 'touch on; exec -a {mark} sleep 60' & \
+         exec -a {mark} sleep 60"
+    ));
+    until("both run", || home.in_work("on").exists());
+    tty.signal(Signal::KILL);
+    until("both are gone", || nothing_alive(&mark));
+}
