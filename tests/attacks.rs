@@ -3,7 +3,7 @@
 mod support;
 
 use rustix::process::{Pid, Signal, kill_process};
-use support::endpoint::{Endpoint, call, text};
+use support::endpoint::{Endpoint, call, calls, text};
 use support::home::Home;
 use support::tty::{Size, Tty};
 use support::{alive, mark, nothing_alive, read, until};
@@ -72,4 +72,18 @@ fn nobody_survives_a_killed_mino_by_stopping_the_guard_or_leaving_the_group() {
     until("both run", || home.in_work("on").exists());
     tty.signal(Signal::KILL);
     until("both are gone", || nothing_alive(&mark));
+}
+
+/// The arguments are one huge string in place of an object, and the parser's error repeats it. The
+/// person and the model get a line of it.
+#[test]
+fn refused_arguments_are_not_repeated_at_length() {
+    let arguments = serde_json::to_string(&"\u{200b}".repeat(100_000)).unwrap();
+    let endpoint = Endpoint::start([calls(&[("call_1", "bash", &arguments)]), text("Sorry.")]);
+    let home = Home::new(&endpoint);
+    let output = home.ask("Go").expect_code(0);
+    assert!(output.stderr.contains("invalid_arguments"));
+    assert!(output.stderr.len() < 1_000, "{}", output.stderr.len());
+    let (_, result) = endpoint.wait_for_request(2).results().remove(0);
+    assert!(result["output"].as_str().unwrap().len() < 1_000);
 }

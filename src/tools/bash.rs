@@ -191,8 +191,11 @@ impl<'de> Deserialize<'de> for Arguments {
 }
 
 fn parse_arguments(arguments: &str) -> Result<String, String> {
-    let Arguments { command } = serde_json::from_str(arguments)
-        .map_err(|error| format!("the arguments are not {{\"command\": string}}: {error}"))?;
+    let Arguments { command } = serde_json::from_str(arguments).map_err(|error| {
+        // The parser repeats what it found in place of an object, however long that is.
+        let error = text::one_line(&error.to_string(), limits::ERROR_TEXT_CHARS);
+        format!("the arguments are not {{\"command\": string}}: {error}")
+    })?;
     if command.trim().is_empty() {
         return Err("the command is empty".into());
     }
