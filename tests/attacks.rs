@@ -2,10 +2,13 @@
 
 mod support;
 
+use std::fs::{self, File};
+use std::io::Write;
+
 use rustix::process::{Pid, Signal, kill_process};
 use support::endpoint::{Endpoint, call, calls, text};
 use support::home::Home;
-use support::tty::{Size, Tty};
+use support::tty::{QUESTION, Size, Tty};
 use support::{alive, mark, nothing_alive, read, until};
 
 const SIZE: Size = Size {
@@ -86,4 +89,29 @@ fn refused_arguments_are_not_repeated_at_length() {
     assert!(output.stderr.len() < 1_000, "{}", output.stderr.len());
     let (_, result) = endpoint.wait_for_request(2).results().remove(0);
     assert!(result["output"].as_str().unwrap().len() < 1_000);
+}
+
+/// Somebody removes the journal, or writes into it, while a command waits for its approval. What
+/// would then be saved no start could read, so the command does not run and nothing more is sent.
+#[test]
+fn command_does_not_run_without_its_journal() {
+    for change in [
+        |path: &std::path::Path| fs::remove_file(path).unwrap(),
+        |path: &std::path::Path| {
+            let mut journal = File::options().append(true).open(path).unwrap();
+            journal.write_all(b"{}\n").unwrap();
+        },
+    ] {
+        let endpoint = Endpoint::start([call("call_1", "touch ran")]);
+        let home = Home::new(&endpoint);
+        let mut tty = home.mino(&["ask", "Go"]).on_tty(SIZE);
+        tty.wait_for(QUESTION);
+        change(&home.journal_path());
+        tty.send_line("y");
+        tty.wait_for("cannot save the start of the command");
+        tty.wait_for("somebody else removed or changed it");
+        assert_eq!(tty.wait_exit(), 1);
+        assert_eq!(home.work_files(), Vec::<String>::new());
+        assert_eq!(endpoint.requests().len(), 1);
+    }
 }

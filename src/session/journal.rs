@@ -5,10 +5,12 @@
 //! again, since a sync that failed once says nothing when it is repeated; a tail is cut only after a
 //! synced private copy of the whole file exists. Leans on O_APPEND, and on the lock of flock(2), which
 //! the kernel drops with the last handle, however the process ends. Gives up: what a failed append
-//! left in the file stays there; the next start judges it.
+//! left in the file stays there; the next start judges it. A file that is removed or changed by
+//! somebody else between the look at it and the write is not noticed before the next append.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Seek, Take, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::limits::{READ_BYTES, RECORD_BYTES, RECOVERY_COPIES};
@@ -73,6 +75,11 @@ impl Journal {
             return Err(io::Error::other("an earlier save has failed"));
         }
         self.failed = true;
+        // What is written to a file without a name, or behind somebody else's bytes, no start will read.
+        let found = self.file.metadata()?;
+        if found.nlink() == 0 || found.len() != self.bytes {
+            return Err(io::Error::other("somebody else removed or changed it"));
+        }
         self.file.write_all(line)?;
         self.file.sync_all()?;
         self.failed = false;
