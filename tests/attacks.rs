@@ -15,6 +15,7 @@ const SIZE: Size = Size {
     rows: 40,
     cols: 200,
 };
+const SESSION: &str = "0123456789abcdef0123456789abcdef";
 
 /// A model that asks for `command`, and a person who approves it.
 fn approved(command: &str) -> (Endpoint, Home, Tty) {
@@ -113,5 +114,49 @@ fn command_does_not_run_without_its_journal() {
         assert_eq!(tty.wait_exit(), 1);
         assert_eq!(home.work_files(), Vec::<String>::new());
         assert_eq!(endpoint.requests().len(), 1);
+    }
+}
+
+/// A home with one conversation, whose journal holds `bytes`.
+fn home_with(bytes: &[u8]) -> Home {
+    let home = Home::empty();
+    fs::create_dir_all(home.mino_home.join("sessions")).unwrap();
+    fs::write(home.journal_path_of(SESSION), bytes).unwrap();
+    home
+}
+
+/// A journal is made to hold a response of more calls than any stream may bring. Each call is
+/// compared with all others, so a full record of them would take many minutes: they are counted first.
+#[test]
+fn journal_with_too_many_calls_is_refused_by_their_number() {
+    let record = |seq: u32, rest: &str| {
+        format!(
+            "{{\"v\":2,\"seq\":{seq},\"time\":\"2026-01-31T23:59:59.999Z\",\
+             \"turn_id\":\"{SESSION}\",{rest}}}\n"
+        )
+    };
+    for (count, code) in [(1024, 0), (1025, 1)] {
+        let items: Vec<String> = (0..count)
+            .map(|id| {
+                format!(
+                    "{{\"type\":\"function_call\",\"call_id\":\"{id}\",\"name\":\"bash\",\"arguments\":\"\"}}"
+                )
+            })
+            .collect();
+        let response = format!(
+            "\"kind\":\"model_response\",\"text\":\"\",\"output\":[{}]",
+            items.join(",")
+        );
+        let question = record(1, "\"kind\":\"user_message\",\"text\":\"Go\"");
+        let home = home_with(format!("{question}{}", record(2, &response)).as_bytes());
+        let output = home.mino(&["check", SESSION]).run("").expect_code(code);
+        assert_eq!(
+            output
+                .stderr
+                .contains("line 2: it holds more than 1024 items"),
+            code == 1,
+            "{}",
+            output.stderr
+        );
     }
 }

@@ -173,6 +173,10 @@ struct Checked {
 /// Looks at a whole output: all of it makes sense, or none of it counts.
 fn check(items: &[&RawValue]) -> Result<Checked, String> {
     let mut checked = Checked::default();
+    // A journal holds what some file says; a stream keeps to the limit before it comes here.
+    if items.len() > RESPONSE_ITEMS {
+        return Err(format!("it holds more than {RESPONSE_ITEMS} items"));
+    }
     for (number, raw) in (1..).zip(items) {
         checked
             .item(raw)
