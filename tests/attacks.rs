@@ -160,3 +160,16 @@ fn journal_with_too_many_calls_is_refused_by_their_number() {
         );
     }
 }
+
+/// A journal is a sparse file of a tebibyte. The list of conversations does not read all of it.
+#[test]
+fn list_of_conversations_reads_no_more_of_a_file_than_a_journal_may_hold() {
+    let home = home_with(b"");
+    let journal = File::options()
+        .write(true)
+        .open(home.journal_path_of(SESSION))
+        .unwrap();
+    journal.set_len(1 << 40).unwrap();
+    let output = home.mino(&["sessions"]).run("").expect_code(0);
+    assert!(output.stdout.contains(SESSION), "{}", output.stdout);
+}

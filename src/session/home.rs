@@ -18,7 +18,7 @@ use serde::Deserialize;
 
 use super::journal::Lines;
 use super::record::{self, Id};
-use crate::limits::CONFIG_BYTES;
+use crate::limits::{CONFIG_BYTES, JOURNAL_BYTES};
 use crate::sys::file::{self, Links};
 use crate::text::{quote, quote_os};
 
@@ -299,7 +299,8 @@ fn session_id(entry: &fs::DirEntry) -> Option<SessionId> {
 fn look_at(id: SessionId, path: &Path) -> io::Result<SessionInfo> {
     let file = file::open_regular(path, Links::Refuse)?;
     let found = file.metadata()?;
-    let mut lines = Lines::new(file, found.len());
+    // What is beyond that size is no journal, and is not read to its end to tell how many turns.
+    let mut lines = Lines::new(file, found.len().min(JOURNAL_BYTES));
     let mut turns = 0;
     while lines.advance()? {
         turns += usize::from(lines.line().is_some_and(record::is_question));
