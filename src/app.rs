@@ -23,7 +23,7 @@ use crate::session::{self, Session, SessionError, StartNotice, record};
 use crate::step::Service;
 use crate::sys::signal::Stop;
 use crate::sys::{process, terminal};
-use crate::text::quote_os;
+use crate::text;
 use crate::tools::Toolbox;
 use crate::tools::bash::{self, Bash};
 
@@ -59,9 +59,16 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> Exit {
 
 /// A complaint where no screen exists yet. A closed standard error is nobody's loss.
 fn complain(complaint: &Complaint) {
-    if let Ok(stop) = Stop::new() {
-        let mut screen = Screen::new(true, false, false, &stop);
-        let _ = screen.error(&complaint.message, complaint.hint.as_deref());
+    match Stop::new() {
+        Ok(stop) => {
+            let mut screen = Screen::new(true, false, false, &stop);
+            let _ = screen.error(&complaint.message, complaint.hint.as_deref());
+        }
+        // No descriptor is left for a handle, and that may be what is to be said.
+        Err(_) => {
+            let line = format!("mino: {}\n", text::clean(&complaint.message));
+            terminal::write_now(Stream::Err.fd(), line.as_bytes());
+        }
     }
 }
 
@@ -189,7 +196,7 @@ fn converse(options: Options, question: Option<Question>) -> Result<Exit, Compla
     let client = Client::new(*service, &instructions, &tools.definitions(), stop.clone())?;
 
     for path in home.prepare()? {
-        let path = quote_os(path.as_os_str());
+        let path = text::quote_os(path.as_os_str());
         let notice = format!("Notice: others may use {path}, and it can't be made private.");
         let _ = person.screen.notice(&notice);
     }

@@ -4,12 +4,13 @@ mod support;
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::process::Command;
 
 use rustix::process::{Pid, Signal, kill_process};
 use support::endpoint::{Endpoint, call, calls, text};
 use support::home::Home;
 use support::tty::{QUESTION, Size, Tty};
-use support::{alive, mark, nothing_alive, read, until};
+use support::{alive, mark, mino_path, nothing_alive, read, until};
 
 const SIZE: Size = Size {
     rows: 40,
@@ -172,4 +173,24 @@ fn list_of_conversations_reads_no_more_of_a_file_than_a_journal_may_hold() {
     journal.set_len(1 << 40).unwrap();
     let output = home.mino(&["sessions"]).run("").expect_code(0);
     assert!(output.stdout.contains(SESSION), "{}", output.stdout);
+}
+
+/// There are too few descriptors even for what errors are shown with. The error is shown.
+#[test]
+fn want_of_descriptors_is_said() {
+    let endpoint = Endpoint::start([]);
+    let home = Home::new(&endpoint);
+    let mut shell = Command::new("/bin/sh");
+    shell
+        .args(["-c", "ulimit -n 5; exec \"$0\" ask Go"])
+        .arg(mino_path())
+        .env("MINO_HOME", &home.mino_home)
+        .env("HOME", &home.home);
+    let output = shell.output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        said.starts_with("mino: cannot set up the process: "),
+        "{said}"
+    );
+    assert_eq!(output.status.code(), Some(1));
 }
