@@ -26,6 +26,8 @@ pub const RESPONSE_ITEMS: usize = 1024;
 pub const STREAM_BYTES: u64 = 256 * MIB as u64;
 /// One read from the connection: one HTTP chunk of a fast server fits.
 pub const READ_BYTES: usize = 64 * KIB;
+/// One write to the connection: most requests, and one TLS record.
+pub const SEND_BYTES: usize = 16 * KIB;
 /// The body of an error answer: enough for any server's message, little enough for an HTML page.
 pub const ERROR_BODY_BYTES: u64 = 64 * KIB as u64;
 /// What is shown of a server's message.

@@ -21,7 +21,7 @@ use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, BodyReader, Proxy, ProxyProtocol, SendBody, Timeout};
 
 use super::{ModelError, OutputClosed};
-use crate::limits::{CONNECT_SECONDS, ERROR_TEXT_CHARS, TICK_MILLIS};
+use crate::limits::{CONNECT_SECONDS, ERROR_TEXT_CHARS, READ_BYTES, SEND_BYTES, TICK_MILLIS};
 use crate::step::Service;
 use crate::sys::signal::Stop;
 use crate::text::{one_line, quote};
@@ -129,6 +129,22 @@ impl Read for Reached {
     }
 }
 
+/// Fills each buffer from all the parts of a body, so that a short one is one packet.
+struct Filled<R>(R);
+
+impl<R: Read> Read for Filled<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut filled = 0;
+        while let Some(room @ [_, ..]) = buffer.get_mut(filled..) {
+            match self.0.read(room)? {
+                0 => break,
+                count => filled += count,
+            }
+        }
+        Ok(filled)
+    }
+}
+
 impl Http {
     /// Checks what the settings say; nothing is connected yet.
     pub fn new(service: &Service, stop: Stop) -> Result<Http, ModelError> {
@@ -147,6 +163,8 @@ impl Http {
             .http_status_as_error(false)
             .max_redirects(0)
             .max_idle_connections(0)
+            .input_buffer_size(READ_BYTES)
+            .output_buffer_size(SEND_BYTES)
             .user_agent(concat!("mino/", env!("CARGO_PKG_VERSION")))
             .proxy(proxy)
             .tls_config(TlsConfig::builder().root_certs(roots(service)?).build())
@@ -211,7 +229,7 @@ impl Http {
         waiting: &mut dyn FnMut() -> Result<(), OutputClosed>,
     ) -> Result<Answer, ModelError> {
         let reached = Arc::new(AtomicBool::new(false));
-        let body = Reached(reached.clone()).chain(body);
+        let body = Filled(Reached(reached.clone()).chain(body));
         let mut request = agent
             .post(&self.url)
             .header(header::CONTENT_TYPE, "application/json")
