@@ -41,7 +41,7 @@ impl Kill {
     fn of(&self, mino: Mino) -> Mino {
         let strace = self.strace.clone().calls(self.name);
         let strace = strace.inject(self.name, "signal=KILL", self.number);
-        mino.under(&strace.words())
+        mino.through(&strace.words())
     }
 }
 
