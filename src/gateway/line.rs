@@ -455,14 +455,10 @@ impl Reader {
     /// Whether the `count` bytes read last hold as much as the driver does of one line.
     fn may_be_cut(&self, count: usize) -> bool {
         let new = self.pending.len().saturating_sub(count);
-        let lines = self
-            .pending
-            .get(new..)
-            .unwrap_or_default()
-            .split(|byte| *byte == b'\n');
-        lines
-            .into_iter()
-            .any(|line| line.len() >= limits::DRIVER_LINE_BYTES)
+        let new = self.pending.get(new..).unwrap_or_default();
+        // As keys, Enter is a carriage return.
+        let mut lines = new.split(|byte| matches!(byte, b'\n' | b'\r'));
+        lines.any(|line| line.len() >= limits::DRIVER_LINE_BYTES)
     }
 
     // --- the editor -------------------------------------------------------------------------
