@@ -170,3 +170,5 @@ const _: () = assert!(
     "a command must fit the kernel's argument limit"
 );
 const _: () = assert!(GRACE_MILLIS + REAP_MILLIS < EXIT_MILLIS && EXIT_MILLIS < 1_000);
+// Dropping until the input is quiet must cover what counts as one burst.
+const _: () = assert!(BURST_MILLIS <= QUIET_MILLIS && QUIET_MILLIS < PASTE_MILLIS);

@@ -538,10 +538,8 @@ fn extends(c: char) -> bool {
         JOINER | '\u{1160}'..='\u{11ff}' | '\u{d7b0}'..='\u{d7ff}' | '\u{1f3fb}'..='\u{1f3ff}' => {
             true
         }
-        _ => {
-            c.escape_debug().len() > 1
-                && (is_mark(c) || text::clean(c.encode_utf8(&mut [0; 4])).is_empty())
-        }
+        c if c.escape_debug().len() == 1 => false,
+        c => is_mark(c) || text::clean(c.encode_utf8(&mut [0; 4])).is_empty(),
     }
 }
 
@@ -564,8 +562,8 @@ fn columns_of(c: char) -> usize {
     match c {
         ' '..='~' => 1,
         JOINER | '\u{200c}' | '\u{1160}'..='\u{11ff}' | '\u{d7b0}'..='\u{d7ff}' => 0,
-        c if is_wide(c) => 2,
         c if is_mark(c) && !is_spacing(c) => 0,
+        c if is_wide(c) => 2,
         _ => 1,
     }
 }
@@ -841,6 +839,7 @@ mod tests {
             ["> e\u{301}e\u{301}e\u{301}", ""]
         );
         assert_eq!(rows("❤\u{fe0f}❤\u{fe0f}", 5), ["> ❤\u{fe0f}", "❤\u{fe0f}"]);
+        assert_eq!(rows("か\u{3099}か", 7), ["> か\u{3099}か"]);
         assert_eq!(rows("ab🙂", 5), ["> ab", "🙂"]);
         assert_eq!(rows("\tb", 20), [">     b"]);
         assert_eq!(rows("世", 1), [">", " ", "世", ""]);

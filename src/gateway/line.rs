@@ -472,7 +472,8 @@ impl Reader {
             drawn: None,
         };
         // What is there already was typed ahead, while lines were the driver's.
-        if let More::Bytes(count) = self.more(Some(0))?
+        if history.is_some()
+            && let More::Bytes(count) = self.more(Some(0))?
             && self.may_be_cut(count)
         {
             line.refuse(Bad::MaybeCut);
