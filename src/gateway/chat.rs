@@ -219,6 +219,12 @@ impl Terminal {
         self.screen.reset_answer();
         // Ends the line of an answer that broke off.
         let _ = self.screen.say("");
+        // What is known after a failed save is said, whatever else ends the turn.
+        if let Err(error) = outcome.as_ref()
+            && error.is_fatal()
+        {
+            self.complain(&Complaint::new(error, error.hint()));
+        }
         if let Some(exit) = self.forced_exit() {
             return (exit, Some(exit));
         }
@@ -226,10 +232,11 @@ impl Terminal {
             Ok(()) if std::mem::take(&mut self.unapproved) => return (Exit::Unapproved, None),
             Ok(()) => return (Exit::Done, None),
             Err(TurnError::Left) => return (Exit::Failure, Some(Exit::Done)),
+            Err(error) if error.is_fatal() => return (Exit::Failure, Some(Exit::Failure)),
             Err(error) => error,
         };
         self.complain(&Complaint::new(&error, error.hint()));
-        (Exit::Failure, error.is_fatal().then_some(Exit::Failure))
+        (Exit::Failure, None)
     }
 
     /// One question, then the exit code.
