@@ -6,6 +6,7 @@ mod support;
 use std::any::Any;
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -301,14 +302,15 @@ fn stopped_while_looking_up_a_name() {
         return;
     };
     let folder = tempfile::tempdir().unwrap();
+    let mut mounts = Vec::new();
     for (file, content) in [
         ("resolv.conf", format!("nameserver {address}\n")),
         ("nsswitch.conf", "hosts: files dns\n".to_owned()),
     ] {
-        let (ours, theirs) = (folder.path().join(file), format!("/etc/{file}"));
+        let (ours, theirs) = (folder.path().join(file), Path::new("/etc").join(file));
         std::fs::write(&ours, content).unwrap();
-        if std::fs::exists(&theirs).unwrap() {
-            mount(&["--bind", ours.to_str().unwrap(), &theirs]);
+        if theirs.exists() {
+            mounts.push(mount(&["--bind", ours.to_str().unwrap()], &theirs));
         }
     }
     let asked = Gathered::default();

@@ -48,13 +48,31 @@ pub fn in_own_mounts(name: &str) -> bool {
     false
 }
 
-/// Runs `mount` with these words.
+/// A file system that is mounted as long as this lives.
+pub struct Mounted(PathBuf);
+
+/// Runs `mount` with these words, and `at` behind them.
 #[track_caller]
-pub fn mount(words: &[&str]) {
-    assert!(
-        succeeds(Command::new("mount").args(words)),
-        "mount {words:?}"
-    );
+pub fn mount(words: &[&str], at: &Path) -> Mounted {
+    let mut mount = Command::new("mount");
+    assert!(succeeds(mount.args(words).arg(at)), "mount {words:?}");
+    Mounted(at.to_owned())
+}
+
+impl Mounted {
+    /// Nothing can be written there any more.
+    pub fn make_read_only(&self) {
+        let mut mount = Command::new("mount");
+        let remount = mount.args(["-o", "remount,ro"]).arg(&self.0);
+        assert!(succeeds(remount), "remount {}", self.0.display());
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // Where it fails, the end of the namespace does it.
+        let _ = succeeds(Command::new("umount").arg("--lazy").arg(&self.0));
+    }
 }
 
 fn succeeds(command: &mut Command) -> bool {
