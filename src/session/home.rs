@@ -192,6 +192,8 @@ impl Home {
             .map_err(HomeError::io("read", &path))?;
         let reason = match bytes.as_deref().map(parse_pointer) {
             Some(Some(id)) if self.journal_path(&id).symlink_metadata().is_ok() => {
+                let path = self.sessions_dir();
+                file::open_dir(&path, Links::Refuse).map_err(HomeError::io("open", &path))?;
                 return Ok(Some(id));
             }
             Some(Some(_)) => "names a conversation that does not exist",
