@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::Signal;
 use serde_json::json;
-use support::endpoint::{Answer, Endpoint, Reply, call, hold, text};
-use support::home::{Home, KEY, Mino, Output, Running, mode};
+use support::endpoint::{Answer, Endpoint, Reply, call, text};
+use support::home::{Home, KEY, Output, Running, mode};
 use support::kernel::{Strace, in_own_mounts, mount};
-use support::tty::{Instead, QUESTION, Size, Tty};
+use support::tty::{Size, Tty};
 use support::{all_at_once, mark, nothing_alive, read, until};
 
 const SIZE: Size = Size { rows: 24, cols: 80 };
@@ -355,4 +355,352 @@ fn start_whose_sync_fails_is_refused_before_any_request() {
         return;
     }
     panic!("no end of the syncs of a start");
+}
+
+// --- the order of things, as the kernel sees it -------------------------------------------------------
+
+/// What the system calls of a turn come to: `W` a record written, `S` a record synced, `N` something
+/// sent to the network (however many calls that takes), `X` a program executed. A write or sync
+/// counts when it has returned, the others when they are called.
+fn order_of(log: &str, journal: &Path) -> (String, Vec<usize>) {
+    let journal = format!("<{}>", journal.display());
+    let (mut order, mut written) = (String::new(), Vec::new());
+    let mut pending = std::collections::HashMap::new();
+    for line in log.lines() {
+        let (pid, call) = line.trim_start().split_once(' ').expect("a process id");
+        let (name, rest) = call.trim_start().split_once('(').unwrap_or((call, ""));
+        let is_begun = rest.ends_with("<unfinished ...>");
+        let letter = match name {
+            "write" if rest.contains(&journal) => 'W',
+            "fsync" if rest.contains(&journal) => 'S',
+            "connect" | "sendto" | "sendmsg"
+                if rest.contains("TCP") || rest.contains("AF_INET") =>
+            {
+                'N'
+            }
+            "execve" => 'X',
+            name if name.contains("sync") => panic!("{line}"),
+            name if name.contains("write") && rest.contains(&journal) => panic!("{line}"),
+            _ => match pending.get(pid) {
+                Some(letter) if call.contains(" resumed>") => *letter,
+                _ => continue,
+            },
+        };
+        if is_begun && "WS".contains(letter) {
+            pending.insert(pid.to_owned(), letter);
+            continue;
+        }
+        if letter == 'W' {
+            let (_, result) = line.rsplit_once(" = ").expect("a result");
+            written.push(result.parse().expect("a number of bytes"));
+        }
+        if !(letter == 'N' && order.ends_with('N')) {
+            order.push(letter);
+        }
+        pending.remove(pid);
+    }
+    (order, written)
+}
+
+/// Every record is one write and one sync, both done before what it announces is sent or executed;
+/// nothing else is synced in a turn.
+#[test]
+fn every_record_is_durable_before_what_it_announces() {
+    let name = "every_record_is_durable_before_what_it_announces";
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let Some(strace) = Strace::new(name, log.path()) else {
+        return;
+    };
+    let endpoint = Endpoint::start([text("First."), call("call_1", "echo 7"), text("Seven.")]);
+    let home = Home::new(&endpoint);
+    conversation(&endpoint, &home, 1);
+    let calls = "write,writev,pwrite64,pwritev,fsync,fdatasync,sync,syncfs,sync_file_range,msync,connect,sendto,sendmsg,execve";
+    let strace = strace.calls(calls).option("-f").option("-yy");
+    let mut tty = home
+        .mino(&["ask", "Two"])
+        .under(&strace.words())
+        .on_tty(SIZE);
+    tty.answer("y");
+    tty.wait_for("Seven.");
+    assert_eq!(tty.wait_exit(), 0);
+
+    let text = fs::read_to_string(log.path()).unwrap();
+    let (order, written) = order_of(&text, &home.journal_path());
+    // The first is that of Mino itself. Question, response, start, result, response, end.
+    assert_eq!(order, "XWSNWSWSXWSNWSWS", "{text}");
+    let lines = home.lines();
+    let lengths = lines[3..].iter().map(|line| line.len() + 1);
+    assert!(lengths.eq(written), "{text}");
+}
+
+// --- two at once ---------------------------------------------------------------------------------------
+
+#[track_caller]
+fn assert_refused(output: &Output, id: &str) {
+    let said = format!(
+        "mino: conversation {id} is in use by another Mino\nhint: Leave it there first, or start another conversation with --new.\n"
+    );
+    assert_eq!((output.code, &*output.stderr), (1, &*said));
+}
+
+/// Of two that start at the same moment one gets the conversation and the other is told which one it
+/// can't have.
+#[test]
+fn of_two_starts_one_wins() {
+    let endpoint = Endpoint::start([text("First.")]);
+    let home = Home::new(&endpoint);
+    conversation(&endpoint, &home, 1);
+    let before = read(home.journal_path());
+    for _ in 0..50 {
+        let pair = [(), ()].map(|()| home.mino::<&str>(&[]).start());
+        let is_refused = |running: &Running| !running.stderr.bytes().is_empty();
+        until("a refusal", || pair.iter().any(is_refused));
+        let (mut refused, mut others) = (Vec::new(), Vec::new());
+        for running in pair {
+            match is_refused(&running) {
+                true => refused.push(running),
+                false => others.push(running),
+            }
+        }
+        assert_eq!((refused.len(), others.len()), (1, 1));
+        assert_refused(&refused.remove(0).wait(), &home.pointer());
+        let mut winner = others.remove(0);
+        winner.wait_for_stdout("You> ");
+        winner.close_stdin();
+        winner.wait().expect_code(0);
+        assert_eq!(read(home.journal_path()), before);
+    }
+}
+
+/// A conversation in the middle of a turn is refused to others, and can be read by them. When its
+/// Mino is killed it is free at once, whoever the command has left alive.
+#[test]
+fn killed_holder_leaves_no_lock() {
+    let mark = mark();
+    let command =
+        format!("setsid bash -c 'touch begun; sleep 300; : {mark}' & sleep 300; : {mark}");
+    let endpoint = Endpoint::start([call("call_1", &command)]);
+    let home = Home::new(&endpoint);
+    let mut tty = home.mino(&["ask", "Go"]).on_tty(SIZE);
+    tty.answer("y");
+    until("the command's begin", || home.in_work("begun").exists());
+    let before = read(home.journal_path());
+    for words in [&["ask", "Other"][..], &["--session", &home.pointer()]] {
+        assert_refused(&home.mino(words).run(""), &home.pointer());
+    }
+    for words in [["log"], ["check"], ["sessions"]] {
+        home.mino(&words).run("").expect_code(0);
+    }
+    assert_eq!(read(home.journal_path()), before);
+    tty.signal(Signal::KILL);
+    assert_eq!(tty.wait_exit(), -9);
+    let endpoint = Endpoint::start([text("Hello.")]);
+    home.configure("base_url", endpoint.base_url());
+    home.ask("Hello?").expect_code(0);
+    kill_all(&mark);
+}
+
+/// Ends what a command has left behind.
+fn kill_all(mark: &str) {
+    until("the end of what was left", || {
+        for line in support::alive(mark) {
+            let (path, _) = line.split_once(": ").unwrap();
+            let pid: i32 = path.rsplit('/').next().unwrap().parse().unwrap();
+            let pid = rustix::process::Pid::from_raw(pid).unwrap();
+            // It may have ended by itself.
+            let _ = rustix::process::kill_process(pid, Signal::KILL);
+        }
+        nothing_alive(mark)
+    });
+}
+
+/// What a command leaves running may live for days; the conversation is not its.
+#[test]
+fn process_that_a_command_left_does_not_hold_the_lock() {
+    let mark = mark();
+    let command = format!(
+        "setsid bash -c 'touch begun; sleep 300; : {mark}' > /dev/null 2>&1 & until [ -e begun ]; do sleep 0.01; done"
+    );
+    let endpoint = Endpoint::start([call("call_1", &command), text("It runs."), text("Hello.")]);
+    let home = Home::new(&endpoint);
+    let mut tty = home.mino(&["ask", "Go"]).on_tty(SIZE);
+    tty.answer("y");
+    tty.wait_for("Still running outside the process group: ");
+    tty.wait_for("It runs.");
+    assert_eq!(tty.wait_exit(), 0);
+    assert!(!nothing_alive(&mark));
+    home.ask("Hello?").expect_code(0);
+    assert!(!nothing_alive(&mark));
+    kill_all(&mark);
+}
+
+// --- files ----------------------------------------------------------------------------------------------
+
+/// Everything below `folder`, and itself.
+fn everything(folder: &Path) -> Vec<PathBuf> {
+    let mut found = vec![folder.to_owned()];
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => found.extend(everything(&path)),
+            false => found.push(path),
+        }
+    }
+    found
+}
+
+#[track_caller]
+fn assert_private(home: &Home) {
+    for path in everything(&home.mino_home) {
+        let expected = if path.is_dir() { 0o700 } else { 0o600 };
+        assert_eq!(mode(&path), expected, "{}", path.display());
+    }
+}
+
+/// Conversations are nobody else's business, whatever the umask and whoever made the files. A copy of
+/// a torn journal is one, too.
+#[test]
+fn files_are_private_whatever_the_umask() {
+    let endpoint = Endpoint::scripted(|_| Some(text("Hello.")));
+    let home = Home::empty();
+    let mino = |words: &[&str]| home.mino(words).after("umask 000");
+    let answers = format!("{}\rm\r{KEY}\r/exit\r", endpoint.base_url());
+    let mut tty = mino(&[]).env("TERM", "dumb").on_tty(SIZE);
+    tty.send(answers);
+    assert_eq!(tty.wait_exit(), 0);
+    mino(&["ask", "Go"]).run("").expect_code(0);
+    let mut journal = File::options()
+        .append(true)
+        .open(home.journal_path())
+        .unwrap();
+    journal.write_all(b"{\"torn").unwrap();
+    mino(&["ask", "Go"]).run("").expect_code(0);
+    let files = everything(&home.mino_home);
+    assert_eq!(files.len(), 7, "{files:?}");
+    assert_private(&home);
+
+    for path in files {
+        let wide = if path.is_dir() { 0o777 } else { 0o666 };
+        fs::set_permissions(path, Permissions::from_mode(wide)).unwrap();
+    }
+    mino(&["ask", "Go"]).run("").expect_code(0);
+    assert_private(&home);
+    // Narrower is fine.
+    let soul = home.mino_home.join("SOUL.md");
+    fs::set_permissions(&soul, Permissions::from_mode(0o400)).unwrap();
+    mino(&["ask", "Go"]).run("").expect_code(0);
+    assert_eq!(mode(&soul), 0o400);
+}
+
+/// What lies in the place of a file of Mino's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Odd {
+    Link,
+    Fifo,
+    Folder,
+}
+
+fn put(odd: Odd, path: &Path, outside: &Path) {
+    match odd {
+        Odd::Link => symlink(outside, path).unwrap(),
+        Odd::Folder => fs::create_dir(path).unwrap(),
+        Odd::Fifo => {
+            let mode = rustix::fs::Mode::from_raw_mode(0o666);
+            rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, mode, 0)
+                .unwrap();
+        }
+    }
+}
+
+/// A link could lead a write to a file of somebody else's choice, a FIFO hold Mino up for ever, and
+/// neither is Mino's to replace.
+#[test]
+fn odd_files_are_refused_without_being_touched() {
+    let endpoint = Endpoint::start([]);
+    let cases = [
+        ("sessions", Odd::Link),
+        ("sessions", Odd::Fifo),
+        ("sessions/ID.jsonl", Odd::Link),
+        ("sessions/ID.jsonl", Odd::Fifo),
+        ("sessions/ID.jsonl", Odd::Folder),
+        ("active-session.json", Odd::Link),
+        ("active-session.json", Odd::Fifo),
+        ("active-session.json", Odd::Folder),
+        ("config.json", Odd::Fifo),
+        ("config.json", Odd::Folder),
+        ("SOUL.md", Odd::Fifo),
+        ("SOUL.md", Odd::Folder),
+        ("", Odd::Fifo),
+    ];
+    for (name, odd) in cases {
+        let home = Home::new(&endpoint);
+        home.mino::<&str>(&[]).run("").expect_code(0);
+        let id = home.pointer();
+        let path = home.mino_home.join(name.replace("ID", &id));
+        let path = if name.is_empty() {
+            home.mino_home.clone()
+        } else {
+            path
+        };
+        // What was there goes elsewhere, open to all, to be what a link names.
+        let outside = home.home.join("outside");
+        fs::rename(&path, &outside).unwrap();
+        let wide = Permissions::from_mode(if outside.is_dir() { 0o777 } else { 0o666 });
+        fs::set_permissions(&outside, wide).unwrap();
+        put(odd, &path, &outside);
+        let look = || {
+            let files = everything(&home.home)
+                .into_iter()
+                .filter(|file| file.is_file());
+            let bytes: Vec<_> = files.map(|file| (mode(&file), read(&file), file)).collect();
+            (
+                bytes,
+                mode(&outside),
+                mode(&path),
+                fs::symlink_metadata(&path).unwrap().file_type(),
+            )
+        };
+        let before = look();
+        for words in [
+            &["ask", "Go"][..],
+            &["log"],
+            &["check"],
+            &["sessions"],
+            &["--new"],
+        ] {
+            // The list passes over what is no journal and needs no pointer; another conversation
+            // has another journal; and reading needs no settings.
+            let is_settings = matches!(name, "config.json" | "SOUL.md");
+            let works = match words[0] {
+                "sessions" => is_settings || name.contains('.'),
+                "--new" => name == "sessions/ID.jsonl",
+                "ask" => false,
+                _ => is_settings,
+            };
+            let output = home.mino(words).run("");
+            assert_eq!(
+                output.code,
+                i32::from(!works),
+                "{words:?} {name} {odd:?}: {output}"
+            );
+            if !works {
+                let shown = path.display().to_string();
+                assert!(
+                    output.stderr.contains(&shown),
+                    "{words:?} {name} {odd:?}: {output}"
+                );
+                let why = match odd {
+                    Odd::Link => "it is a symbolic link",
+                    _ if name == "sessions" || name.is_empty() => "Not a directory",
+                    _ => "it is not a regular file",
+                };
+                assert!(
+                    output.stderr.contains(why),
+                    "{words:?} {name} {odd:?}: {output}"
+                );
+            }
+            assert_eq!(look(), before, "{words:?} {name} {odd:?}");
+        }
+    }
+    assert!(endpoint.requests().is_empty());
 }
