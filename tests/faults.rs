@@ -704,3 +704,239 @@ fn odd_files_are_refused_without_being_touched() {
     }
     assert!(endpoint.requests().is_empty());
 }
+
+/// People keep their settings elsewhere. What a link names is used, made private and replaced, and the
+/// link stays.
+#[test]
+fn links_are_followed_where_people_make_them() {
+    let endpoint = Endpoint::scripted(|_| Some(text("Hello.")));
+    let home = Home::empty();
+    let elsewhere = home.home.join("dotfiles");
+    fs::create_dir_all(elsewhere.join("mino")).unwrap();
+    symlink(elsewhere.join("mino"), &home.mino_home).unwrap();
+    for name in ["config.json", "SOUL.md"] {
+        symlink(elsewhere.join(name), home.mino_home.join(name)).unwrap();
+    }
+    let settings = json!({"base_url": endpoint.base_url(), "api_key": KEY});
+    fs::write(elsewhere.join("config.json"), settings.to_string()).unwrap();
+    fs::write(elsewhere.join("SOUL.md"), "Speak like a pirate.").unwrap();
+
+    let mut tty = home.mino::<&str>(&[]).env("TERM", "dumb").on_tty(SIZE);
+    tty.send("m\r/exit\r");
+    assert_eq!(tty.wait_exit(), 0);
+    home.ask("Go").expect_code(0);
+    let request = endpoint.wait_for_request(1).json();
+    assert!(
+        request["instructions"]
+            .as_str()
+            .unwrap()
+            .starts_with("Speak like a pirate.")
+    );
+    assert_eq!(request["model"], "m");
+    for name in ["config.json", "SOUL.md"] {
+        let link = home.mino_home.join(name);
+        assert_eq!(fs::read_link(&link).unwrap(), elsewhere.join(name));
+        assert_eq!(mode(elsewhere.join(name)), 0o600);
+    }
+    let saved = String::from_utf8(read(elsewhere.join("config.json"))).unwrap();
+    assert!(saved.contains("\"model\": \"m\""), "{saved}");
+    assert_eq!(mode(elsewhere.join("mino")), 0o700);
+}
+
+/// Starting over in silence would look like a loss of everything that was said.
+#[test]
+fn missing_or_damaged_pointer_asks_for_a_choice() {
+    let endpoint = Endpoint::scripted(|_| Some(text("Hello.")));
+    let home = Home::new(&endpoint);
+    home.ask("One").expect_code(0);
+    let (id, pointer) = (home.pointer(), home.mino_home.join("active-session.json"));
+    let other = "0123456789abcdef0123456789abcdef";
+    let damaged: [Option<Vec<u8>>; 8] = [
+        None,
+        Some(b"".into()),
+        Some(b"{\"session_id\":".into()),
+        Some(b"[]".into()),
+        Some(vec![0; 60]),
+        Some(format!("{{\"session_id\":\"{}\"}}", &id[..8]).into()),
+        Some(format!("{{\"session_id\":\"{other}\"}}").into()),
+        Some(format!("{{\"session_id\":\"{id}\",\"x\":1}}").into()),
+    ];
+    let put = |bytes: &Option<Vec<u8>>| match bytes {
+        Some(bytes) => fs::write(&pointer, bytes).unwrap(),
+        None => drop(fs::remove_file(&pointer)),
+    };
+    for bytes in damaged {
+        put(&bytes);
+        let before = everything(&home.mino_home);
+        for words in [&["ask", "Two"][..], &[], &["log"], &["check"]] {
+            let output = home.mino(words).run("").expect_code(1);
+            assert!(output.stderr.contains("active-session.json"), "{output}");
+            assert!(
+                output.stderr.contains("--session ID") && output.stderr.contains("--new"),
+                "{output}"
+            );
+            assert_eq!(everything(&home.mino_home), before);
+        }
+        let listed = home.mino(&["sessions"]).run("").expect_code(0);
+        assert!(listed.stdout.starts_with(&format!("  {id}  ")), "{listed}");
+        home.mino(&["log", &id[..6]]).run("").expect_code(0);
+        let chosen = ["ask", "--session", &id[..6], "Two"];
+        home.mino(&chosen).run("").expect_code(0);
+        assert_eq!(home.pointer(), id);
+        put(&bytes);
+        home.mino(&["--new"]).run("").expect_code(0);
+        assert_ne!(home.pointer(), id);
+        fs::remove_file(home.journal_path_of(&home.pointer())).unwrap();
+    }
+    assert_eq!(endpoint.requests().len(), 9);
+}
+
+/// A home that can't be written to: refused before anything is asked, with the file and the reason;
+/// what is there can be read.
+#[test]
+fn read_only_home_is_refused_and_read() {
+    if !in_own_mounts("read_only_home_is_refused_and_read") {
+        return;
+    }
+    let endpoint = Endpoint::start([text("First.")]);
+    let home = Home::empty();
+    fs::create_dir(&home.mino_home).unwrap();
+    let tmpfs = ["-t", "tmpfs", "-o", "size=256k,mode=700", "none"];
+    let tmpfs = mount(&tmpfs, &home.mino_home);
+    let settings = json!({"base_url": endpoint.base_url(), "model": "m", "api_key": KEY});
+    home.write_config(&settings);
+    home.ask("One").expect_code(0);
+    let before = read(home.journal_path());
+    tmpfs.make_read_only();
+    for words in [
+        &["ask", "Two"][..],
+        &[],
+        &["ask", "--new", "Two"],
+        &["--new"],
+    ] {
+        let output = home.mino(words).run("").expect_code(1);
+        let sessions = home.mino_home.join("sessions");
+        let place = format!("\"{}/", sessions.display());
+        assert!(output.stderr.contains(&place), "{output}");
+        assert!(output.stderr.contains("Read-only file system"), "{output}");
+    }
+    assert_eq!(endpoint.requests().len(), 1);
+    let log = home.mino(&["log"]).run("").expect_code(0);
+    assert!(log.stdout.contains("You> One\n") && log.stdout.contains("Assistant> First.\n"));
+    home.mino(&["check"]).run("").expect_code(0);
+    home.mino(&["sessions"]).run("").expect_code(0);
+    assert_eq!(read(home.journal_path()), before);
+}
+
+/// Folders and files whose owner may not write or read them. Root may everything, so it runs without
+/// that right.
+#[test]
+fn what_may_not_be_written_or_read_is_named() {
+    let endpoint = Endpoint::start([]);
+    let cases: [(&str, u32, &[&str], i32); 6] = [
+        ("", 0o500, &["ask", "Go"], 1),
+        ("sessions", 0o500, &["ask", "--new", "Go"], 1),
+        ("sessions/ID.jsonl", 0o400, &["ask", "Go"], 1),
+        ("config.json", 0o000, &["ask", "Go"], 1),
+        ("SOUL.md", 0o000, &["ask", "Go"], 1),
+        // Nothing is to be written into the folder itself.
+        ("sessions", 0o500, &[], 0),
+    ];
+    for (name, narrow, words, code) in cases {
+        let home = Home::new(&endpoint);
+        home.mino::<&str>(&[]).run("").expect_code(0);
+        let path = match name {
+            "" => home.mino_home.clone(),
+            name => home.mino_home.join(name.replace("ID", &home.pointer())),
+        };
+        if name.is_empty() {
+            fs::remove_file(home.mino_home.join("SOUL.md")).unwrap();
+        }
+        let usual = mode(&path);
+        fs::set_permissions(&path, Permissions::from_mode(narrow)).unwrap();
+        let mut mino = home.mino(words);
+        if rustix::process::geteuid().is_root() {
+            let rights = "-dac_override,-dac_read_search";
+            let without = ["setpriv", "--bounding-set", rights, "--inh-caps", rights];
+            mino = mino.under(&without);
+        }
+        let output = mino.run("").expect_code(code);
+        if code == 1 {
+            let place = path.display().to_string();
+            assert!(output.stderr.contains(&place), "{output}");
+            assert!(output.stderr.contains("Permission denied"), "{output}");
+        }
+        assert_eq!(home.work_files(), Vec::<String>::new());
+        fs::set_permissions(&path, Permissions::from_mode(usual)).unwrap();
+    }
+    assert!(endpoint.requests().is_empty());
+}
+
+/// The largest of a megabyte is kept free for results and for closing, so a conversation is full
+/// before its file is. It takes no more questions and says the way on; it can be read as ever.
+#[test]
+fn full_conversation_takes_no_question_and_names_the_way_on() {
+    const FULL: usize = (64 - 1) << 20;
+    let endpoint = Endpoint::start([text("Hello.")]);
+    let home = Home::new(&endpoint);
+    home.mino::<&str>(&[]).run("").expect_code(0);
+    let id = home.pointer();
+    let mut file = File::options()
+        .append(true)
+        .open(home.journal_path())
+        .unwrap();
+    let (mut seq, mut bytes) = (0, 0);
+    let mut line = |turn: usize, rest: String| {
+        seq += 1;
+        let line = format!(
+            "{{\"v\":2,\"seq\":{seq},\"time\":\"2026-01-02T03:04:05.006Z\",\"turn_id\":\"{turn:032x}\",{rest}}}\n"
+        );
+        file.write_all(line.as_bytes()).unwrap();
+        line.len()
+    };
+    for turn in 1..=9 {
+        bytes += line(
+            turn,
+            format!("\"kind\":\"user_message\",\"text\":\"Question {turn}\""),
+        );
+        let left = FULL - bytes - 1_000;
+        let text = "a".repeat(left.min(7 << 20) - 500);
+        let item = format!(
+            "{{\"type\":\"message\",\"role\":\"assistant\",\"status\":\"completed\",\"content\":[{{\"type\":\"output_text\",\"text\":\"{text}\"}}]}}"
+        );
+        bytes += line(
+            turn,
+            format!("\"kind\":\"model_response\",\"text\":\"\",\"output\":[{item}]"),
+        );
+        bytes += line(
+            turn,
+            "\"kind\":\"turn_end\",\"status\":\"completed\"".into(),
+        );
+    }
+    drop(file);
+    let size = fs::metadata(home.journal_path()).unwrap().len();
+
+    let mut tty = home.chat();
+    tty.send_line("One more?");
+    tty.wait_for("cannot save the question: the conversation is full (67108864 bytes)");
+    tty.wait_for("--new");
+    tty.wait_for("You> ");
+    let status = fs::read_to_string(format!("/proc/{}/status", tty.pid())).unwrap();
+    let peak = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .unwrap();
+    let peak: usize = peak.trim().strip_suffix(" kB").unwrap().parse().unwrap();
+    assert!(peak < FULL / 1024 * 3 / 2, "{peak} KiB");
+    tty.send_line("/new");
+    tty.wait_for("Mino ");
+    tty.wait_for("You> ");
+    tty.send_line("One more?");
+    tty.wait_for("Hello.");
+    tty.wait_for("You> ");
+    tty.send_line("/exit");
+    assert_eq!(tty.wait_exit(), 0);
+    assert_eq!(fs::metadata(home.journal_path_of(&id)).unwrap().len(), size);
+    let log = home.mino(&["log", &id]).run("").expect_code(0);
+    assert!(log.stdout.contains("You> Question 9\n"), "{}", log.stdout);
+}
