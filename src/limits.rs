@@ -146,6 +146,10 @@ pub const HISTORY_LINES: usize = 1_000;
 pub const HISTORY_BYTES: usize = MIB;
 /// Links followed to find the file to replace; the kernel itself gives up after 40.
 pub const LINK_HOPS: u32 = 40;
+/// What is repeated of a line that is no command.
+pub const ECHO_CHARS: usize = 40;
+/// A typed Ctrl+C as the terminal driver shows it: `^C`.
+pub const INTERRUPT_COLUMNS: usize = 2;
 /// A wait longer than this is said.
 pub const PATIENCE_SECONDS: u64 = 1;
 /// A signal's whole work, from its arrival to the exit, is planned to fit into this.

@@ -44,7 +44,7 @@ Commands:
   mino help              this text; also --help, -h
   mino version           the version; also --version, -V
 
-Options of `mino` and `mino ask`:
+Options of `mino` and `mino ask`, before the question:
   --new                  start a new conversation and make it current
   --session ID           continue that one and make it current; a unique prefix will do
   --model NAME           the model, for this run
@@ -54,6 +54,9 @@ In the chat:
   /help                  this text
   /new                   start a new conversation
   /exit                  leave; so does Ctrl+D on an empty line
+  Ctrl+C                 leave at once; a turn in progress is cancelled
+  Alt+Enter              a line break in the question; a paste keeps its own
+  Up, Down               earlier questions
 
 Files are in ~/.mino (MINO_HOME names another directory): config.json, SOUL.md, sessions/.
 ";
@@ -390,7 +393,10 @@ fn rejected_key_is_traced_to_its_source() {
         line("check the API key, which came from \"<root>/mino-home/config.json\"")
     );
     home.configure("api_key", "");
-    assert_eq!(said(ask()), line("set an API key"));
+    assert_eq!(
+        said(ask()),
+        line("set an API key (MINO_API_KEY, or \"api_key\" in config.json)")
+    );
     endpoint.assert_all_used();
 }
 
@@ -888,8 +894,11 @@ fn authorities_that_are_none_are_refused_with_the_file() {
 #[test]
 fn soul_that_cannot_be_used_is_refused() {
     for (content, why) in [
-        (vec![], "it is empty"),
-        (b" \n\t\n".to_vec(), "it is empty"),
+        (vec![], "it is empty; remove it to get the default back"),
+        (
+            b" \n\t\n".to_vec(),
+            "it is empty; remove it to get the default back",
+        ),
         (b"caf\xe9".to_vec(), "it is not UTF-8"),
     ] {
         let home = settled();
@@ -1248,13 +1257,13 @@ const LOG: &str = "\
 Conversation 0f0e0d0c0b0a09080706050403020100
 
 2026-01-02T03:04:05.000Z You> What is [1mhere?
-All of it.
+    All of it.
 2026-01-02T03:04:06.250Z Assistant> I look.
-[Tool: bash] \"ls -1\"
+    [Tool: bash] \"ls -1\"
 2026-01-02T03:04:08.000Z Approved and started in \"/srv/\\u{202e}work\"
 2026-01-02T03:04:09.960Z [Tool result: completed; exit code 0] after 1.9 s
-a
-b
+    a
+    b
 2026-01-02T03:04:10.000Z Assistant> Two files.
 2026-01-02T03:04:10.100Z Turn completed after 5.1 s
 
@@ -1602,6 +1611,9 @@ fn piped_lines_are_questions_one_by_one() {
          \x20 /help                  this text\n\
          \x20 /new                   start a new conversation\n\
          \x20 /exit                  leave; so does Ctrl+D on an empty line\n\
+         \x20 Ctrl+C                 leave at once; a turn in progress is cancelled\n\
+         \x20 Alt+Enter              a line break in the question; a paste keeps its own\n\
+         \x20 Up, Down               earlier questions\n\
          You> /frob it\n\
          You> Two\n\
          Assistant> Second.\n\
@@ -1613,7 +1625,7 @@ fn piped_lines_are_questions_one_by_one() {
     assert_eq!(home.tidied(&output.stdout), expected);
     assert_eq!(
         output.stderr,
-        "mino: unknown command \"/frob\"; /help lists the commands\n"
+        "mino: unknown command \"/frob it\"; /help lists the commands\nhint: a blank before it makes it a question\n"
     );
     let sent: Vec<String> = endpoint.requests().iter().map(asked).collect();
     assert_eq!(sent, ["One", "Two", "  Three  "]);

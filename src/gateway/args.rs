@@ -50,6 +50,12 @@ pub const CHAT_COMMANDS: &[Row] = &[
     ("/help", "this text"),
     ("/new", "start a new conversation"),
     ("/exit", "leave; so does Ctrl+D on an empty line"),
+    ("Ctrl+C", "leave at once; a turn in progress is cancelled"),
+    (
+        "Alt+Enter",
+        "a line break in the question; a paste keeps its own",
+    ),
+    ("Up, Down", "earlier questions"),
 ];
 
 /// What a run is asked to do.
@@ -111,8 +117,8 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command, Usage
         }
         "help" | "--help" | "-h" => Command::Help,
         "version" | "--version" | "-V" => Command::Version,
-        "log" => Command::Log(words.next()),
-        "check" => Command::Check(words.next()),
+        "log" => Command::Log(conversation(&mut words)?),
+        "check" => Command::Check(conversation(&mut words)?),
         "sessions" => Command::Sessions,
         other if other.starts_with('-') => {
             return usage(format!("unknown option {}", quote(other)));
@@ -129,6 +135,14 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command, Usage
             usage("options belong to `mino` and `mino ask` only".into())
         }
         _ => Ok(command),
+    }
+}
+
+/// The ID behind `log` and `check`.
+fn conversation(words: &mut impl Iterator<Item = String>) -> Result<Option<String>, UsageError> {
+    match words.next() {
+        Some(word) if word.starts_with('-') => usage(format!("unknown option {}", quote(&word))),
+        word => Ok(word),
     }
 }
 
@@ -208,6 +222,9 @@ fn question(
     let text = words.collect::<Vec<_>>().join(" ");
     match text.as_str() {
         "-" if !literal => Ok(Question::StandardInput),
+        _ if text.starts_with("- ") && !literal => usage(
+            "`-` takes the whole question from standard input, so nothing may follow it".into(),
+        ),
         blank if blank.trim().is_empty() => {
             usage("`mino ask` needs a question, or `-` to take it from standard input".into())
         }
@@ -219,7 +236,7 @@ fn question(
 pub fn help() -> String {
     format!(
         "Mino asks a model, and runs the one Bash command it may request only after you approved it.\n\n\
-         Commands:\n{}\nOptions of `mino` and `mino ask`:\n{}\nIn the chat:\n{}\n\
+         Commands:\n{}\nOptions of `mino` and `mino ask`, before the question:\n{}\nIn the chat:\n{}\n\
          Files are in ~/.mino (MINO_HOME names another directory): config.json, SOUL.md, sessions/.\n",
         table(COMMANDS),
         table(OPTIONS),
@@ -302,6 +319,8 @@ mod tests {
             ("--newer", "unknown option \"--newer\""),
             ("ask --frob x", "unknown option \"--frob\""),
             ("ask", "needs a question"),
+            ("ask - more", "nothing may follow"),
+            ("check --new", "unknown option \"--new\""),
             ("log a b", "unexpected argument \"b\""),
             ("--new --session a", "exclude"),
             ("--session", "--session needs a value"),

@@ -12,11 +12,11 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use crate::agent::{Agent, Event, Operator, OutputClosed, TurnError};
-use crate::limits::{HISTORY_LINES, PATIENCE_SECONDS, READ_BYTES, STDIN_BYTES};
+use crate::limits::{ECHO_CHARS, HISTORY_LINES, PATIENCE_SECONDS, READ_BYTES, STDIN_BYTES};
 use crate::step::{Display, Repeat, Verdict};
 use crate::sys::signal::Stop;
 use crate::sys::terminal::{self, Wait};
-use crate::text::quote;
+use crate::text::{one_line, quote};
 
 use super::args::{CHAT_COMMANDS, table};
 use super::config::Asker;
@@ -34,6 +34,7 @@ pub struct Terminal {
     stop: Stop,
     unapproved: bool,
     asked: Option<Instant>,
+    is_stopping: bool,
 }
 
 impl Terminal {
@@ -52,6 +53,7 @@ impl Terminal {
             stop,
             unapproved: false,
             asked: None,
+            is_stopping: false,
         }
     }
 
@@ -112,7 +114,11 @@ impl Terminal {
                 Verdict::Denied
             }
             Answer::NoTerminal => Verdict::NoTerminal,
-            Answer::Stopped => Verdict::Cancelled,
+            Answer::Stopped => {
+                // The reader has ended its line itself.
+                self.is_stopping = true;
+                Verdict::Cancelled
+            }
         })
     }
 }
@@ -124,6 +130,7 @@ fn is_yes(answer: &str) -> bool {
 
 impl Operator for Terminal {
     fn show(&mut self, event: Event<'_>) -> Result<(), OutputClosed> {
+        self.heed_stop();
         let shown = match event {
             Event::Waiting => {
                 let asked = *self.asked.get_or_insert_with(Instant::now);
@@ -154,7 +161,7 @@ impl Operator for Terminal {
             self.unapproved = true;
             let shown = self
                 .screen
-                .notice("Denied: approval needs an interactive terminal.");
+                .refused(display, "Denied: approval needs an interactive terminal.");
             return if shown.is_ok() {
                 Verdict::NoTerminal
             } else {
@@ -179,8 +186,8 @@ impl Asker for Terminal {
         self.typed(line)
     }
 
-    fn reject(&mut self, why: &str) {
-        self.complain(&Complaint::new(why, None));
+    fn tell(&mut self, what: &str) {
+        self.complain(&Complaint::new(what, None));
     }
 }
 
@@ -211,9 +218,18 @@ impl Terminal {
         }
     }
 
+    /// The terminal shows a typed Ctrl+C where the cursor was.
+    fn heed_stop(&mut self) {
+        let is_new = self.stop.stopped() && !std::mem::replace(&mut self.is_stopping, true);
+        if is_new && self.is_typing() {
+            self.screen.interrupted();
+        }
+    }
+
     /// One turn and what it means for the exit: `None` where the chat goes on.
     fn turn(&mut self, agent: &Agent, question: &str) -> (Exit, Option<Exit>) {
         let outcome = agent.submit(question, self);
+        self.heed_stop();
         self.asked = None;
         let _ = self.screen.stop_waiting();
         self.screen.reset_answer();
@@ -241,7 +257,10 @@ impl Terminal {
 
     /// One question, then the exit code.
     pub fn ask_once(&mut self, agent: &Agent, question: &str) -> Exit {
-        let (outcome, _) = self.turn(agent, question);
+        let (outcome, end) = self.turn(agent, question);
+        if end == Some(Exit::Done) {
+            self.complain(&Complaint::new(TurnError::Left, None));
+        }
         outcome
     }
 
@@ -289,10 +308,10 @@ impl Terminal {
                     }
                 },
                 _ if text.starts_with('/') => {
-                    let word = text.split_whitespace().next().unwrap_or_default();
+                    let typed = quote(&one_line(&text, ECHO_CHARS));
                     self.complain(&Complaint::new(
-                        format!("unknown command {}; /help lists the commands", quote(word)),
-                        None,
+                        format!("unknown command {typed}; /help lists the commands"),
+                        Some("a blank before it makes it a question"),
                     ));
                     worst = worst.max(self.piped(Exit::Failure));
                 }

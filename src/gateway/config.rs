@@ -296,8 +296,8 @@ pub trait Asker {
     fn ask(&mut self, prompt: &str) -> Option<String>;
     /// As [`Asker::ask`], without showing what is typed.
     fn ask_hidden(&mut self, prompt: &str) -> Option<String>;
-    /// Says why an answer can't be used.
-    fn reject(&mut self, why: &str);
+    /// Says what is to be known about an answer, such as why it can't be used.
+    fn tell(&mut self, what: &str);
 }
 
 /// What came of resolving the settings.
@@ -371,8 +371,11 @@ pub fn resolve(
             let Some(key) = ask_key(asker, &url) else {
                 return Ok(Resolved::Left);
             };
-            config.api_key = Some(key.clone());
-            asked = true;
+            if config.keep_key(&key, &url) {
+                asked = true;
+            } else {
+                asker.tell("the key is for this run only, since config.json names another server");
+            }
             (key, in_file(&config, "api_key"))
         }
     };
@@ -399,6 +402,17 @@ pub fn resolve(
 }
 
 impl Config {
+    /// Keeps a key that was typed for the server at `url`. It belongs to that one alone, and so is
+    /// kept with its URL, or not at all where the file names another.
+    fn keep_key(&mut self, key: &Secret, url: &BaseUrl) -> bool {
+        let named = self.base_url.get_or_insert_with(|| url.text.clone());
+        let is_same = BaseUrl::parse(named).is_ok_and(|named| named == *url);
+        if is_same {
+            self.api_key = Some(key.clone());
+        }
+        is_same
+    }
+
     fn missing(&self, field: &'static str) -> ConfigError {
         ConfigError::Missing {
             field,
@@ -451,7 +465,7 @@ fn ask_url(asker: &mut dyn Asker) -> Option<BaseUrl> {
         };
         match BaseUrl::parse(text) {
             Ok(url) => return Some(url),
-            Err(why) => asker.reject(&why),
+            Err(why) => asker.tell(&why),
         }
     }
 }
@@ -459,7 +473,7 @@ fn ask_url(asker: &mut dyn Asker) -> Option<BaseUrl> {
 fn ask_model(asker: &mut dyn Asker) -> Option<String> {
     loop {
         match asker.ask("Model: ")?.trim() {
-            "" => asker.reject("a model must be named; there is no default"),
+            "" => asker.tell("a model must be named; there is no default"),
             model => return Some(model.to_owned()),
         }
     }
@@ -470,15 +484,15 @@ fn ask_key(asker: &mut dyn Asker, url: &BaseUrl) -> Option<Secret> {
         let answer = asker.ask_hidden("API Key (input hidden): ")?;
         match check_key(&answer) {
             Ok(key) if key.reveal().is_empty() && url.host == OPENAI_HOST => {
-                asker.reject("this server needs a key")
+                asker.tell("this server needs a key")
             }
             Ok(key) if !key.reveal().is_empty() && !url.https && !url.is_loopback() => {
-                asker.reject(
+                asker.tell(
                     "a key is sent over plain HTTP to this machine only; press Enter for none",
                 );
             }
             Ok(key) => return Some(key),
-            Err(why) => asker.reject(why),
+            Err(why) => asker.tell(why),
         }
     }
 }
@@ -519,7 +533,7 @@ impl BaseUrl {
             return fault("holds user info; a key belongs into api_key");
         }
         let (host, port) = split_port(authority);
-        let bad_port = port.is_some_and(|port| port.parse::<u16>().map_or(true, |n| n == 0));
+        let bad_port = port.is_some_and(|port| !is_port(port));
         if host.is_empty() || bad_port || (host.contains(':') && host.parse::<IpAddr>().is_err()) {
             return fault("has no valid host and port");
         }
@@ -575,7 +589,23 @@ fn proxy(url: &BaseUrl, env: &Environment) -> Result<Option<(&'static str, Strin
     if url.is_loopback() || is_exempt(&url.host, env)? {
         return Ok(None);
     }
-    Ok(env.text(name)?.map(|value| (*name, value)))
+    let value = env.text(name)?.unwrap_or_default();
+    let address = value
+        .split_once("://")
+        .map_or(value.as_str(), |(_, rest)| rest);
+    let address = address
+        .rsplit_once('@')
+        .map_or(address, |(_, address)| address);
+    match split_port(address.trim_end_matches('/')) {
+        (_, Some(port)) if !is_port(port) => {
+            Err(wrong(name, "its port is no number from 1 to 65535"))
+        }
+        _ => Ok(Some((*name, value))),
+    }
+}
+
+fn is_port(text: &str) -> bool {
+    text.parse::<u16>().is_ok_and(|port| port > 0)
 }
 
 /// Whether `NO_PROXY` covers the host: the name itself, a suffix of its labels, or `*`.
@@ -624,7 +654,10 @@ pub fn read_soul(path: &Path) -> Result<(String, bool), ConfigError> {
     let text = match bytes.map(String::from_utf8) {
         None => DEFAULT_SOUL.to_owned(),
         Some(Ok(text)) if !text.trim().is_empty() => text,
-        Some(Ok(_)) => return Err(wrong(&quote_os(path.as_os_str()), "it is empty")),
+        Some(Ok(_)) => {
+            let why = "it is empty; remove it to get the default back";
+            return Err(wrong(&quote_os(path.as_os_str()), why));
+        }
         Some(Err(_)) => return Err(wrong(&quote_os(path.as_os_str()), "it is not UTF-8")),
     };
     Ok((
@@ -854,6 +887,40 @@ mod tests {
                 "{list}"
             );
         }
+    }
+
+    #[test]
+    fn a_proxy_that_cannot_be_reached_is_an_error_that_names_its_variable() {
+        let url = BaseUrl::parse("https://x.example").unwrap();
+        for value in ["http://h:99999", "h:0", "h:port", "http://u:p@h:x/"] {
+            let error = proxy(&url, &Environment::of(&[("HTTPS_PROXY", value)])).unwrap_err();
+            assert!(
+                error.to_string().contains("HTTPS_PROXY"),
+                "{value}: {error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_typed_key_is_kept_with_its_server_or_not_at_all() {
+        let url = BaseUrl::parse("https://one.example/v1").unwrap();
+        let mut config = Config::default();
+        assert!(config.keep_key(&Secret::new("k"), &url));
+        assert_eq!(config.base_url.as_deref(), Some("https://one.example/v1"));
+        let mut other = Config {
+            base_url: Some("https://two.example/v1".into()),
+            ..Config::default()
+        };
+        assert!(!other.keep_key(&Secret::new("k"), &url));
+        assert_eq!(
+            (other.api_key, other.base_url.as_deref()),
+            (None, Some("https://two.example/v1"))
+        );
+        let mut same = Config {
+            base_url: Some("https://one.example/v1/".into()),
+            ..Config::default()
+        };
+        assert!(same.keep_key(&Secret::new("k"), &url));
     }
 
     #[test]

@@ -53,7 +53,9 @@ impl std::error::Error for Bad {}
 impl Bad {
     pub fn hint(self) -> &'static str {
         match self {
-            Bad::NotUtf8 => "set the terminal to UTF-8 and type the line again",
+            Bad::NotUtf8 => {
+                "set the terminal to UTF-8, or convert the text, and send the line again"
+            }
             Bad::TooLong => "put the text into a file and ask about the file",
             Bad::MaybeCut => "put the text into a file and run: mino ask - < FILE",
         }

@@ -13,7 +13,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use crate::limits::{BIG_COMMAND_BYTES, BIG_COMMAND_LINES, PATIENCE_SECONDS};
+use crate::limits::{BIG_COMMAND_BYTES, BIG_COMMAND_LINES, INTERRUPT_COLUMNS, PATIENCE_SECONDS};
 use crate::step::{Display, Repeat, ToolResult, Usage};
 use crate::sys::signal::Stop;
 use crate::sys::terminal;
@@ -238,6 +238,20 @@ impl Screen {
         }
     }
 
+    /// A signal came while something was waited for; if it was typed, the terminal has shown it.
+    pub fn interrupted(&mut self) {
+        let mut wait = lock(&self.wait);
+        if wait.drawn > 0 {
+            wait.drawn += INTERRUPT_COLUMNS;
+            drop(wait);
+            // A screen that fails here fails again at the next line, where it counts.
+            let _ = self.stop_waiting();
+        } else if let Some(tty) = self.tty {
+            drop(wait);
+            self.set_fresh(tty, false);
+        }
+    }
+
     /// Nothing is waited for any more.
     pub fn stop_waiting(&mut self) -> io::Result<()> {
         let Some(tty) = self.tty else { return Ok(()) };
@@ -318,6 +332,12 @@ impl Screen {
     pub fn result(&mut self, result: &ToolResult) -> io::Result<()> {
         let text = format!("{}\n{}", result_label(result), text::clean(result.output()));
         self.lines(self.talk, text.trim_end_matches('\n'))
+    }
+
+    /// What would have been asked where nobody can be asked, and why it is denied.
+    pub fn refused(&mut self, display: &Display, why: &str) -> io::Result<()> {
+        self.lines(self.talk, &approval(display))?;
+        self.notice(why)
     }
 
     /// Everything of the approval screen but the question.

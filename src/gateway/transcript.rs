@@ -43,15 +43,20 @@ impl Transcript {
                 format!("{}{took}\n{}", result_label(result), clean(result.output()))
             }
             Body::TurnEnd { status } => {
-                // One line end goes, and the other leaves a blank line before the next turn.
                 format!(
-                    "Turn {}{}\n\n",
+                    "Turn {}{}",
                     status.name(),
                     took(self.turn_began.take(), now)
                 )
             }
         };
-        format!("{time} {}\n", text.strip_suffix('\n').unwrap_or(&text))
+        // Indented, so that no text can pass for the transcript's own lines.
+        let text = text
+            .strip_suffix('\n')
+            .unwrap_or(&text)
+            .replace('\n', "\n    ");
+        let is_end = matches!(record.body, Body::TurnEnd { .. });
+        format!("{time} {text}\n{}", if is_end { "\n" } else { "" })
     }
 }
 

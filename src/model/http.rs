@@ -290,7 +290,10 @@ impl Http {
             ureq::Error::Io(_) if reached => ModelError::Cut { begun: false },
             // ureq reports a certificate that isn't trusted, and a peer that speaks no TLS, so.
             ureq::Error::Io(error) if error.kind() == io::ErrorKind::InvalidData => {
-                self.unreachable(error.to_string(), true)
+                let cause = error.to_string();
+                let speaks_no_tls = cause.contains("corrupt message");
+                let why = "it does not speak TLS there; perhaps base_url begins with http://";
+                self.unreachable(if speaks_no_tls { why.into() } else { cause }, true)
             }
             ureq::Error::Io(error) => self.unreachable(error.to_string(), false),
             // "proxy server responded 407/407"

@@ -495,7 +495,9 @@ impl Client {
     /// What to do about a status that trying again does not change.
     fn advice(&self, status: u16) -> String {
         match status {
-            401 if self.service.key.is_none() => "set an API key".into(),
+            401 if self.service.key.is_none() => {
+                "set an API key (MINO_API_KEY, or \"api_key\" in config.json)".into()
+            }
             401 => {
                 let source = one_line(&self.service.key_source, ERROR_TEXT_CHARS);
                 format!("check the API key, which came from {source}")
@@ -506,7 +508,8 @@ impl Client {
                 let url = quote(&self.http.url());
                 format!("check the model and base_url: the request went to {url}")
             }
-            _ => "check base_url and model, or start a new conversation with /new".into(),
+            _ => "check base_url and model, or start a new conversation with /new (mino ask --new)"
+                .into(),
         }
     }
 
