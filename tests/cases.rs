@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use support::endpoint::{
-    Answer, Endpoint, Piece, Reply, Request, call, error_flat, hold, http_error, quoted, text,
+    Answer, Endpoint, Reply, Request, call, error_flat, hold, http_error, quoted, text,
 };
 use support::home::{Home, KEY, Mino, mode};
 use support::tls::{Front, Tunnel};
 use support::tty::{Instead, QUESTION, Size, Tty};
-use support::{alive, find, mark, nothing_alive, probe, read, until};
+use support::{alive, find, mark, nothing_alive, probe, read};
 
 const SIZE: Size = Size { rows: 24, cols: 80 };
 const COMPLETED: &str = "[Tool result: completed; exit code 0]";
