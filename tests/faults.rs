@@ -13,7 +13,7 @@ use rustix::process::Signal;
 use serde_json::json;
 use support::endpoint::{Answer, Endpoint, Reply, call, text};
 use support::home::{Home, KEY, Output, Running, mode};
-use support::kernel::{Strace, in_own_mounts, mount};
+use support::kernel::{Strace, has, in_own_mounts, mount};
 use support::tty::{Size, Tty};
 use support::{all_at_once, mark, nothing_alive, read, until};
 
@@ -219,6 +219,12 @@ fn failed_write_stops_everything_that_would_have_followed() {
 /// A file-size limit cuts the write short, in the middle of a record.
 #[test]
 fn write_cut_short_leaves_a_tail_that_the_next_start_cuts_off() {
+    if !has(
+        "prlimit",
+        "write_cut_short_leaves_a_tail_that_the_next_start_cuts_off",
+    ) {
+        return;
+    }
     let (before, lengths) = line_lengths();
     let (before, lengths) = (before, &lengths);
     let one = |number: usize| {
@@ -833,6 +839,9 @@ fn read_only_home_is_refused_and_read() {
 /// that right.
 #[test]
 fn what_may_not_be_written_or_read_is_named() {
+    if !has("setpriv", "what_may_not_be_written_or_read_is_named") {
+        return;
+    }
     let endpoint = Endpoint::start([]);
     let cases: [(&str, u32, &[&str], i32); 6] = [
         ("", 0o500, &["ask", "Go"], 1),

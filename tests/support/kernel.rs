@@ -75,6 +75,15 @@ impl Drop for Mounted {
     }
 }
 
+/// Whether `program` is here, for the test called `test`; said aloud where it isn't.
+pub fn has(program: &str, test: &str) -> bool {
+    let found = succeeds(Command::new(program).arg("--version"));
+    if !found {
+        eprintln!("SKIPPED {test}: {program} is missing");
+    }
+    found
+}
+
 fn succeeds(command: &mut Command) -> bool {
     command.output().is_ok_and(|output| output.status.success())
 }
