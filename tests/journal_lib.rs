@@ -1463,6 +1463,30 @@ fn what_could_not_be_closed_any_more_is_not_saved() {
 }
 
 #[test]
+fn an_open_turn_that_no_longer_fits_is_refused_untouched() {
+    let scratch = Scratch::new();
+    let mut bytes = filled(JOURNAL_BYTES - 500);
+    let end = bytes.len()
+        - 1
+        - bytes
+            .iter()
+            .rev()
+            .skip(1)
+            .position(|byte| *byte == b'\n')
+            .unwrap();
+    bytes.truncate(end);
+    let torn = [&bytes[..], b"{"].concat();
+    scratch.put(&torn);
+    let error = scratch.open().err().unwrap();
+    assert!(
+        error.to_string().ends_with("it is full (67108864 bytes)"),
+        "{error}"
+    );
+    assert_eq!(scratch.check().unwrap_err().to_string(), error.to_string());
+    assert!(scratch.bytes() == torn && scratch.names().len() == 1);
+}
+
+#[test]
 fn the_largest_result_and_the_closing_records_fit_after_the_last_start() {
     let scratch = Scratch::new();
     scratch.put(&filled(JOURNAL_BYTES - JOURNAL_ROOM_BYTES - 100_000));
@@ -1993,6 +2017,11 @@ fn a_missing_or_damaged_pointer_asks_for_a_choice() {
     // A start that ended between making the file and pointing at it has left nothing either.
     let session = Session::create(&scratch.home, Box::new(Plain)).unwrap();
     assert_eq!(scratch.home.active().unwrap(), None);
+    let again = Session::open(&scratch.home, &session.id(), Box::new(Plain));
+    assert!(
+        matches!(again, Err(SessionError::Locked { .. })),
+        "a new one is locked too"
+    );
     say(&session, "q", "a");
     let asks = |why: &str| {
         let error = scratch.home.active().unwrap_err();
