@@ -1817,6 +1817,13 @@ fn wider_modes_are_tightened_and_narrower_ones_kept() {
         root.join("config.json"),
         root.join("SOUL.md"),
     ];
+    for file in &files {
+        File::options()
+            .create(true)
+            .append(true)
+            .open(file)
+            .unwrap();
+    }
     for (wide, tight) in [
         (0o666, 0o600),
         (0o644, 0o600),
@@ -1826,11 +1833,6 @@ fn wider_modes_are_tightened_and_narrower_ones_kept() {
         (0o600, 0o600),
     ] {
         for file in &files {
-            fs::OpenOptions::new()
-                .create(true)
-                .append(true)
-                .open(file)
-                .unwrap();
             fs::set_permissions(file, fs::Permissions::from_mode(wide)).unwrap();
         }
         fs::set_permissions(&root, fs::Permissions::from_mode(0o755)).unwrap();
