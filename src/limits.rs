@@ -66,6 +66,8 @@ pub const COMMAND_SECONDS: u64 = 30;
 pub const GRACE_MILLIS: u64 = 250;
 /// After SIGKILL: the kernel ends a process in microseconds, unless it sleeps in a driver.
 pub const REAP_MILLIS: u64 = 500;
+/// Beyond a command's limit: then its guard ends it, where Mino (being stopped itself) has not.
+pub const OVERDUE_MILLIS: u64 = 2_000;
 /// How often a group that was asked to end is looked at.
 pub const GROUP_TICK_MILLIS: u64 = 5;
 /// Between two rounds of killing: long enough to die, too short to run far.

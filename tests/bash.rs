@@ -690,6 +690,31 @@ fn helper() {
     fs::write("result", summary.to_string()).unwrap();
 }
 
+/// Ctrl+Z stops Mino, and the command, in a session of its own, runs on: its time must not.
+#[test]
+fn stopped_mino_does_not_stop_the_clock() {
+    let mut helper = Helper::new(Case::timed(300), "", "touch begun; : MARK; sleep 300");
+    let mut child = helper.start();
+    let begun = helper.case.file("begun");
+    until("the command's begin", || begun.exists());
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    until("the end of the command", || {
+        living(&helper.case.mark).is_empty()
+    });
+    rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+    assert!(child.wait().unwrap().success());
+    let result = helper.result();
+    assert_eq!(result["status"], "timed_out", "{result}");
+    assert!(
+        result["output"]
+            .as_str()
+            .unwrap()
+            .contains("ended after 0.3 s"),
+        "{result}"
+    );
+}
+
 fn children_of_this() -> usize {
     let parent = format!("PPid:\t{}\n", std::process::id());
     let all = fs::read_dir("/proc").unwrap().flatten();

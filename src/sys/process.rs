@@ -102,6 +102,8 @@ impl From<io::Error> for StartError {
 pub enum Exit {
     Code(i32),
     Signal(i32),
+    /// Overdue, and ended by its guard since Mino, stopped itself, did not.
+    Overdue,
     /// Its guard was killed, and the knowledge is gone with it.
     Unknown,
 }
@@ -150,14 +152,16 @@ pub struct Running {
 const STARTED: i32 = 0;
 const EXITED: i32 = 1;
 const KILLED: i32 = 2;
-const NO_PROCESS: i32 = 3;
-const NO_DIRECTORY: i32 = 4;
-const NO_EXECUTE: i32 = 5;
+const OVERDUE: i32 = 3;
+const NO_PROCESS: i32 = 4;
+const NO_DIRECTORY: i32 = 5;
+const NO_EXECUTE: i32 = 6;
 
 impl Running {
     /// Starts `program` with standard input from `/dev/null` and both outputs on one pipe. Returns
-    /// when its process group exists; what fails later comes as a report.
-    pub fn start(program: &Program) -> Result<Running, StartError> {
+    /// when its process group exists; what fails later comes as a report. The group is ended after
+    /// `limit` even if this process can't do so.
+    pub fn start(program: &Program, limit: Duration) -> Result<Running, StartError> {
         reap_strays();
         let null = File::options().read(true).write(true).open("/dev/null");
         let null = null.map_err(|e| io::Error::new(e.kind(), format!("/dev/null: {e}")))?;
@@ -178,6 +182,7 @@ impl Running {
             output: output_end.as_raw_fd(),
             wire: wire_end.as_raw_fd(),
             descriptors: descriptor_limit(),
+            millis: i64::try_from(limit.as_millis()).unwrap_or(i64::MAX / 2),
         })?;
         // Ours must go at once: the pipe and the wire end when their last other holder does.
         drop((output_end, wire_end));
@@ -223,6 +228,7 @@ impl Running {
         match self.guard.read() {
             Ok((EXITED, code)) => self.exit = Some(Exit::Code(code)),
             Ok((KILLED, signal)) => self.exit = Some(Exit::Signal(signal)),
+            Ok((OVERDUE, _)) => self.exit = Some(Exit::Overdue),
             Ok((what, number)) => self.failure = Some(failure(what, number)),
             Err(_) => {
                 // The shell has died with its guard, and nobody holds its number any more: this is
@@ -351,7 +357,9 @@ impl Guard {
         self.wire.set_read_timeout(Some(patience))?;
         match self.read()? {
             (STARTED, shell) => Ok(shell),
-            (EXITED | KILLED, _) => Err(io::Error::other("it was killed as it began").into()),
+            (EXITED | KILLED | OVERDUE, _) => {
+                Err(io::Error::other("it was killed as it began").into())
+            }
             (what, number) => Err(failure(what, number)),
         }
     }
@@ -531,6 +539,8 @@ struct Plan {
     output: RawFd,
     wire: RawFd,
     descriptors: c_int,
+    /// From the fork to where the guard ends what still runs.
+    millis: i64,
 }
 
 /// Where the guard keeps its end of the wire.
@@ -586,7 +596,7 @@ fn guard(plan: &Plan) -> ! {
                 // The output belongs to the command alone, or its end would never come.
                 libc::dup2(0, 1);
                 libc::dup2(0, 2);
-                keep_watch(child)
+                keep_watch(child, now_millis() + plan.millis)
             }
         }
     }
@@ -628,8 +638,11 @@ extern "C" fn on_child(_: c_int) {}
 
 /// The guard's life: reap orphans; report the shell's end and from then on hold everything until
 /// the wire brings a byte, or, when the wire is cut, kill the group and everyone who left it.
-fn keep_watch(shell: pid_t) -> ! {
-    let (mut held, mut reported) = (true, false);
+///
+/// Whoever stops Mino (Ctrl+Z, or the command itself) doesn't stop the clock: from `overdue` on, the
+/// guard ends the group by itself.
+fn keep_watch(shell: pid_t, overdue: i64) -> ! {
+    let (mut held, mut reported, mut ended) = (true, false, false);
     // SAFETY: system calls on numbers and locals.
     unsafe {
         let mut but_children: libc::sigset_t = mem::zeroed();
@@ -641,7 +654,22 @@ fn keep_watch(shell: pid_t) -> ! {
                 events: libc::POLLIN,
                 revents: 0,
             };
-            libc::ppoll(&mut wire, 1, ptr::null(), &but_children);
+            let left = (overdue - now_millis()).max(0);
+            let left = libc::timespec {
+                tv_sec: left / 1_000,
+                tv_nsec: left % 1_000 * 1_000_000,
+            };
+            let is_waiting = held && !reported && !ended;
+            let patience = if is_waiting {
+                &raw const left
+            } else {
+                ptr::null()
+            };
+            libc::ppoll(&mut wire, 1, patience, &but_children);
+            if is_waiting && now_millis() >= overdue {
+                libc::kill(-shell, libc::SIGKILL);
+                ended = true;
+            }
             let mut byte = 0_u8;
             match libc::recv(WIRE, (&raw mut byte).cast(), 1, libc::MSG_DONTWAIT) {
                 0 => {
@@ -666,7 +694,11 @@ fn keep_watch(shell: pid_t) -> ! {
                     0 => break,
                     pid if pid == shell && held => {
                         let own_will = info.si_code == libc::CLD_EXITED;
-                        let what = if own_will { EXITED } else { KILLED };
+                        let what = match (own_will, ended) {
+                            (true, _) => EXITED,
+                            (false, true) => OVERDUE,
+                            (false, false) => KILLED,
+                        };
                         report(WIRE, what, info.si_status());
                         reported = true;
                     }
@@ -677,6 +709,17 @@ fn keep_watch(shell: pid_t) -> ! {
             }
         }
     }
+}
+
+/// The monotonic clock, which no one can set.
+fn now_millis() -> i64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: writes one timespec, which `now` is.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    now.tv_sec * 1_000 + now.tv_nsec / 1_000_000
 }
 
 /// Kills the guard's children, who are or become all that is left of the command, until there are

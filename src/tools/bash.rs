@@ -258,7 +258,8 @@ impl Command {
         }
         let program = self.program()?;
         let deadline = Instant::now() + limits.time;
-        let job = Running::start(&program).map_err(|error| self.explain(&error))?;
+        let backstop = limits.time + Duration::from_millis(limits::OVERDUE_MILLIS);
+        let job = Running::start(&program, backstop).map_err(|error| self.explain(&error))?;
         let mut watch = Watch {
             job,
             capture: Capture::new(limits.output_bytes),
@@ -347,8 +348,10 @@ impl Watch<'_> {
             if self.capture.is_full {
                 return Ending::OutputLimit;
             }
-            if self.job.exit().is_some() {
-                return Ending::Itself;
+            match self.job.exit() {
+                Some(Exit::Overdue) => return Ending::TimedOut,
+                Some(_) => return Ending::Itself,
+                None => {}
             }
             if self.stop.stopped() {
                 return Ending::Cancelled;
@@ -449,7 +452,7 @@ fn describe(ending: &Ending, exit: Option<Exit>, limits: &Bounds) -> (Ran, Optio
         Ending::Itself => match exit {
             Some(Exit::Code(0)) => (Ran::Completed, None),
             Some(Exit::Code(_) | Exit::Signal(_)) => (Ran::Failed, None),
-            Some(Exit::Unknown) | None => {
+            Some(Exit::Overdue | Exit::Unknown) | None => {
                 let words = "its guard process was killed; how the command ended is not known";
                 (Ran::Failed, Some(words.into()))
             }
@@ -479,7 +482,7 @@ fn exit_code(exit: Option<Exit>, forced: bool) -> Option<i32> {
     match exit? {
         Exit::Code(code) => Some(code),
         Exit::Signal(number) => (!forced).then_some(128 + number),
-        Exit::Unknown => None,
+        Exit::Overdue | Exit::Unknown => None,
     }
 }
 
