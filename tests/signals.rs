@@ -965,7 +965,8 @@ fn suspended_while_a_command_runs_and_continued() {
     assert_eq!(shell.leave().turn_ends(), ["completed"]);
 }
 
-/// What is typed into the shell in between is no answer; the question is asked anew.
+/// What is typed into the shell in between is no answer. The question is asked anew, and since the
+/// command may have left the screen, with all that belongs to it.
 #[test]
 fn suspended_at_the_approval_question_and_continued() {
     let shell = Shell::chat([call("call_1", "echo 1 >> ran"), text("Good.")]);
@@ -976,6 +977,8 @@ fn suspended_at_the_approval_question_and_continued() {
     shell.tty.wait_for(PROMPT_OF_SHELL);
     assert_eq!(shell.home.work_files(), Vec::<String>::new());
     shell.run("fg");
+    shell.tty.wait_for("Command: \"echo 1 >> ran\"");
+    shell.tty.wait_for("this is not a sandbox.");
     shell.tty.answer("y");
     shell.tty.wait_for("[Tool result: completed; exit code 0]");
     shell.tty.wait_for("Good.");

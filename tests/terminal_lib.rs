@@ -821,7 +821,7 @@ fn lines_of_a_pipe_come_one_by_one_and_whole() {
     assert_eq!(
         piped(b"caf\xe9\nok\n"),
         "=cannot use the line: it is not valid UTF-8\n\
-         set the terminal to UTF-8 and type the line again\n=\"ok\"\n=End\n"
+         set the terminal to UTF-8, or convert the text, and send the line again\n=\"ok\"\n=End\n"
     );
     let most = vec![b'x'; 1 << 20];
     let text = [&most[..], b"\n", &most, b"x\nok\n", &most, b"x"].concat();

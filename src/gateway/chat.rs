@@ -12,7 +12,9 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use crate::agent::{Agent, Event, Operator, OutputClosed, TurnError};
-use crate::limits::{ECHO_CHARS, HISTORY_LINES, PATIENCE_SECONDS, READ_BYTES, STDIN_BYTES};
+use crate::limits::{
+    ECHO_CHARS, HISTORY_LINES, PATIENCE_SECONDS, QUIET_ROUNDS, READ_BYTES, STDIN_BYTES,
+};
 use crate::step::{Display, Repeat, Verdict};
 use crate::sys::signal::Stop;
 use crate::sys::terminal::{self, Wait};
@@ -85,8 +87,22 @@ impl Terminal {
         Some(Exit::Failure)
     }
 
-    /// The person's decision; the approval screen is shown, and input that came before is gone.
+    /// The person's decision. After a suspension the whole screen is shown again.
     fn decide(&mut self, display: &Display, repeat: Option<&Repeat>) -> Result<Verdict, LineError> {
+        for _ in 0..QUIET_ROUNDS {
+            if let Some(verdict) = self.decide_once(display, repeat)? {
+                return Ok(verdict);
+            }
+        }
+        Ok(Verdict::Denied)
+    }
+
+    /// The approval screen, then the question; input that came before is gone.
+    fn decide_once(
+        &mut self,
+        display: &Display,
+        repeat: Option<&Repeat>,
+    ) -> Result<Option<Verdict>, LineError> {
         self.screen.approval(display).map_err(LineError::Write)?;
         let repeat = repeat.map(repeat_notice);
         let screen = &mut self.screen;
@@ -102,7 +118,8 @@ impl Terminal {
             .reader
             .answer(APPROVE, &mut |notice| drop(before_question(Some(notice))))?;
         self.screen.line_ended();
-        Ok(match answer {
+        Ok(Some(match answer {
+            Answer::Resumed => return Ok(None),
             Answer::Text(text) if text.trim() == "/exit" => Verdict::Leave,
             Answer::Text(text) if is_yes(&text) => Verdict::Approved,
             Answer::Text(_) => Verdict::Denied,
@@ -119,7 +136,7 @@ impl Terminal {
                 self.is_stopping = true;
                 Verdict::Cancelled
             }
-        })
+        }))
     }
 }
 

@@ -102,6 +102,8 @@ pub enum Answer {
     Text(String),
     End,
     Stopped,
+    /// Mino was stopped and continued, and what is to be decided may be off the screen: show it again.
+    Resumed,
     /// The input never paused, so nothing in it can be an answer.
     NeverQuiet,
     /// Standard input is no terminal: nobody can answer.
@@ -164,6 +166,8 @@ struct Typed {
     line: Line,
     /// More came with it, so it can be no answer.
     several: bool,
+    /// Nothing came but the end of a suspension.
+    resumed: bool,
 }
 
 impl From<Line> for Typed {
@@ -171,6 +175,16 @@ impl From<Line> for Typed {
         Typed {
             line,
             several: false,
+            resumed: false,
+        }
+    }
+}
+
+impl Typed {
+    fn resumed() -> Typed {
+        Typed {
+            resumed: true,
+            ..Line::Text(String::new()).into()
         }
     }
 }
@@ -221,6 +235,9 @@ impl Reader {
                 Discarded::Nothing => {}
             }
             let typed = self.typed(prompt, None)?;
+            if typed.resumed {
+                return Ok(Answer::Resumed);
+            }
             several = typed.several;
             match typed.line {
                 _ if several => {}
@@ -402,7 +419,10 @@ impl Reader {
         let line = self.driver_line(prompt)?;
         let is_line = matches!(line, Line::Text(_) | Line::Bad(_));
         let several = is_answer && is_line && self.burst()?;
-        Ok(Typed { line, several })
+        Ok(Typed {
+            several,
+            ..line.into()
+        })
     }
 
     fn driver_line(&mut self, prompt: &str) -> Result<Line> {
@@ -486,6 +506,7 @@ impl Reader {
                     // Another width folds it elsewhere.
                     More::Changed => screen.drawn = None,
                     More::Timeout => self.pending.clear(),
+                    More::Resumed if history.is_none() => return Ok(Typed::resumed()),
                     More::Resumed => screen.forget(),
                     More::Stopped => return screen.leave(&self.stop, &line, Line::Stopped),
                     More::Ended => return screen.leave(&self.stop, &line, Line::End),
@@ -510,6 +531,7 @@ impl Reader {
                     return Ok(Typed {
                         line: Line::Text(String::new()),
                         several: true,
+                        resumed: false,
                     });
                 }
                 (Key::Interrupt, _) => self.stop.request(Signal::Interrupt),
@@ -519,6 +541,9 @@ impl Reader {
                 (Key::Suspend, _) => {
                     screen.show(&self.stop, &line, true)?;
                     terminal::suspend(&self.stop).map_err(LineError::Read)?;
+                    if history.is_none() {
+                        return Ok(Typed::resumed());
+                    }
                     screen.forget();
                 }
                 // What is to be approved stays on the screen.
