@@ -266,7 +266,7 @@ fn run_fixture(answer: Answer) -> (i32, String, String, Vec<(String, String)>, V
     (
         output.code,
         output.stdout,
-        output.stderr,
+        home.tidied(&output.stderr),
         kept(&home),
         home.kinds(),
     )
@@ -817,7 +817,7 @@ fn wait_that_a_server_asks_for_is_kept_up_to_a_minute() {
 #[test]
 fn what_cannot_succeed_is_asked_once() {
     let billing = "check the plan and the billing of the account";
-    let other = "check base_url and model, or start a new conversation with /new";
+    let other = "check base_url and model, or start a new conversation with /new (mino ask --new)";
     let quota = |code: &str| {
         (
             http_error("429 Too Many Requests", code, "m"),
@@ -875,7 +875,7 @@ fn what_cannot_succeed_is_asked_once() {
 fn what_is_no_stream_is_named_for_what_it_is() {
     let page = "<!DOCTYPE html>\n<title>Log\u{1b}[2J in</title>";
     let base = "check base_url, which usually ends in /v1";
-    let other = "check base_url and model, or start a new conversation with /new";
+    let other = "check base_url and model, or start a new conversation with /new (mino ask --new)";
     let json = "application/json";
     let gateway = Answer::http("502 Bad Gateway", "text/html", page).header("retry-after-ms", "0");
     let untyped = |body: &str| {
