@@ -232,6 +232,7 @@ fn converse(options: Options, question: Option<Question>) -> Result<Exit, Compla
 /// What concerns the process as a whole, before a second thread exists.
 fn start_process() -> Result<Stop, Complaint> {
     terminal::restore_on_panic();
+    process::configure_allocator();
     process::configure_name_service();
     let prepared = process::prepare_process().and_then(|()| Stop::install());
     prepared.map_err(|error| Complaint::new(format!("cannot set up the process: {error}"), None))

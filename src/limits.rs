@@ -157,6 +157,9 @@ pub const PATIENCE_SECONDS: u64 = 1;
 /// A signal's whole work, from its arrival to the exit, is planned to fit into this.
 pub const EXIT_MILLIS: u64 = 900;
 
+/// A block of memory from which on it is mapped by itself; glibc would raise its own limit with use.
+pub const BLOCK_BYTES: i32 = 128 * KIB as i32;
+
 // A record must be able to hold the largest question, response and result.
 const _: () =
     assert!((LINE_BYTES + STDIN_BYTES) * JSON_GROWTH + RECORD_FRAME_BYTES <= RECORD_BYTES);

@@ -800,7 +800,12 @@ pub fn prepare_process() -> io::Result<()> {
     }
     // SAFETY: takes numbers only. Without it, a killed guard's processes are merely not found.
     unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
-    // Without /proc there is still the closing after the fork.
+    let (first, all) = (3, libc::c_uint::MAX);
+    // SAFETY: takes numbers only.
+    if unsafe { libc::syscall(libc::SYS_close_range, first, all, libc::CLOSE_RANGE_CLOEXEC) } == 0 {
+        return Ok(());
+    }
+    // An older kernel. Without /proc there is still the closing after the fork.
     let inherited = fs::read_dir("/proc/self/fd")
         .into_iter()
         .flatten()
@@ -812,6 +817,18 @@ pub fn prepare_process() -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Has glibc's allocator keep one heap for all threads, of which only one is ever busy, and keep
+/// large blocks out of it, so that they grow without being copied and go back to the system. To be
+/// called before threads exist. Other C libraries have no such settings.
+pub fn configure_allocator() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: takes numbers only. A failure leaves things as they were (mallopt(3)).
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, limits::BLOCK_BYTES);
+    }
 }
 
 /// Overwrites the value of an environment variable, wherever it stands in the environment, with
