@@ -45,6 +45,7 @@ check:
 
 # Cargo builds an example without the programs that it starts.
 demo:
+	@echo "Building mino and its scripted model; the first time this takes a minute or two."
 	@$(CARGO) build --quiet --locked --bin mino --example tty-shim --example demo
 	@$(CARGO) run --quiet --locked --example demo
 
