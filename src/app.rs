@@ -233,7 +233,6 @@ fn converse(options: Options, question: Option<Question>) -> Result<Exit, Compla
 fn start_process() -> Result<Stop, Complaint> {
     terminal::restore_on_panic();
     process::configure_allocator();
-    process::configure_name_service();
     let prepared = process::prepare_process().and_then(|()| Stop::install());
     prepared.map_err(|error| Complaint::new(format!("cannot set up the process: {error}"), None))
 }

@@ -112,6 +112,8 @@ pub const SOUL_BYTES: u64 = 64 * KIB as u64;
 pub const CONFIG_BYTES: u64 = 64 * KIB as u64;
 /// A PEM bundle named by `SSL_CERT_FILE`; the usual system bundle is about 220 KiB.
 pub const PEM_BYTES: u64 = 8 * MIB as u64;
+/// One read of what is typed: the terminal driver holds no more.
+pub const TYPED_BYTES: usize = 4 * KIB;
 /// A command of more lines or bytes than this has its size shown by the question.
 pub const BIG_COMMAND_LINES: usize = 20;
 /// See [`BIG_COMMAND_LINES`].

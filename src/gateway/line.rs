@@ -357,7 +357,7 @@ impl Reader {
     }
 
     fn fill(&mut self) -> Result<More> {
-        let mut buffer = [0; limits::READ_BYTES];
+        let mut buffer = [0; limits::TYPED_BYTES];
         match terminal::read(terminal::input(), &mut buffer) {
             Ok(0) => Ok(More::Ended),
             Ok(count) => {

@@ -23,6 +23,7 @@ use ureq::{Agent, BodyReader, Proxy, ProxyProtocol, SendBody, Timeout};
 use super::{ModelError, OutputClosed};
 use crate::limits::{CONNECT_SECONDS, ERROR_TEXT_CHARS, READ_BYTES, SEND_BYTES, TICK_MILLIS};
 use crate::step::Service;
+use crate::sys::process;
 use crate::sys::signal::Stop;
 use crate::text::{one_line, quote};
 
@@ -238,6 +239,7 @@ impl Http {
         if let Some(authorization) = &self.authorization {
             request = request.header(header::AUTHORIZATION, authorization);
         }
+        process::configure_name_service();
         let (answer, answered) = mpsc::channel();
         thread::Builder::new()
             .name("request".into())

@@ -858,7 +858,8 @@ pub fn overwrite_env_value(name: &str) {
 
 /// Restricts name lookup to the hosts file and DNS, which a statically linked glibc can do itself.
 /// Other services named in `nsswitch.conf` would load a library of the system's own glibc, and
-/// that of a newer one crashes the process. Does nothing in other builds.
+/// that of a newer one crashes the process. To be called before a lookup, and not earlier, since
+/// it reads that file; it works once. Does nothing in other builds.
 pub fn configure_name_service() {
     #[cfg(all(target_env = "gnu", target_feature = "crt-static"))]
     {
@@ -866,9 +867,12 @@ pub fn configure_name_service() {
         unsafe extern "C" {
             fn __nss_configure_lookup(database: *const c_char, services: *const c_char) -> c_int;
         }
+        static ONCE: std::sync::Once = std::sync::Once::new();
         // SAFETY: two constant texts, which the function copies (glibc, nss/nsswitch.c). Its failure
         // leaves the lookup as it was.
-        unsafe { __nss_configure_lookup(c"hosts".as_ptr(), c"files dns".as_ptr()) };
+        ONCE.call_once(|| unsafe {
+            __nss_configure_lookup(c"hosts".as_ptr(), c"files dns".as_ptr());
+        });
     }
 }
 
