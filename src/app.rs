@@ -12,7 +12,7 @@ use crate::agent::Agent;
 use crate::gateway::args::{self, Choice, Command, Options, Question};
 use crate::gateway::chat::Terminal;
 use crate::gateway::config::{self, Config, Environment, Resolved};
-use crate::gateway::line::{Draw, Mode, Reader};
+use crate::gateway::line::{Mode, Reader};
 use crate::gateway::screen::{self, Screen, Stream};
 use crate::gateway::transcript::Transcript;
 use crate::gateway::{Complaint, Exit};
@@ -157,76 +157,116 @@ fn converse(options: Options, question: Option<Question>) -> Result<Exit, Compla
         .for_each(|name| process::overwrite_env_value(name));
     let stop = start_process()?;
     let home = Home::at(env.mino_home()?);
-    let config = Config::read(&home.config_path())?;
-    let command_path = config.path.clone();
-    let (instructions, soul_is_missing) = config::read_soul(&home.soul_path())?;
-    let chosen = choose(&home, &options.choice)?;
-
     let mut person = person(&env, question.is_some(), &stop);
-    let asker = person
-        .is_typing()
-        .then_some(&mut person as &mut dyn config::Asker);
-    let (service, to_save) =
-        match config::resolve(config, options.model, options.base_url, &env, asker)? {
-            Resolved::Ready { service, save } => (service, save),
-            Resolved::Left => {
-                return Ok(person.forced_exit().unwrap_or(Exit::Failure));
-            }
-        };
-    let question = match question {
-        Some(question) => match whole_question(question, &mut person) {
-            Ok(text) => Some(text),
-            Err(complaint) => return person.forced_exit().ok_or(complaint),
-        },
-        None => None,
-    };
-    let bash = Bash::new(bash::Settings {
-        cwd: std::env::current_dir().map_err(|error| error.to_string()),
-        path: command_path.map(OsString::from),
-        home: env.command_home(),
-        stop: stop.clone(),
-        shell: bash::SHELL.into(),
-        limits: bash::Bounds::default(),
-    });
-    let tools = Toolbox::new(vec![Box::new(bash)]);
-    let Service {
-        model, base_url, ..
-    } = service.as_ref().clone();
-    let is_unencrypted = config::is_unencrypted(&service);
-    let client = Client::new(*service, &instructions, &tools.definitions(), stop.clone())?;
-
-    for path in home.prepare()? {
-        let path = text::quote_os(path.as_os_str());
-        let notice = format!("Notice: others may use {path}, and it can't be made private.");
-        let _ = person.screen.notice(&notice);
+    let planned = plan(&home, &env, options, question, &mut person);
+    if let Some(exit) = person.forced_exit() {
+        return Ok(exit);
     }
-    if let Some(config) = to_save {
-        config.save()?;
-    }
-    if soul_is_missing {
-        config::create_soul(&home.soul_path())?;
-    }
-    let (session, notices) = open(&home, chosen)?;
-    if is_unencrypted {
-        let _ = person
-            .screen
-            .notice("Notice: the conversation travels unencrypted over plain HTTP.");
-    }
-    for notice in notices {
-        let _ = person.screen.notice(&notice.to_string());
-    }
-    stop.on_tick(process::reap_strays);
-    let agent = Agent::new(session, tools, client, stop);
+    let plan = planned?;
+    let (model, server) = (plan.service.model.clone(), plan.service.base_url.clone());
+    let question = plan.question.clone();
+    let agent = set_out(plan, &home, &env, &mut person, stop)?;
     match question {
         Some(question) => Ok(person.ask_once(&agent, &question)),
         None => {
-            let banner = |agent: &Agent| screen::banner(&agent.conversation(), &model, &base_url);
+            let banner = |agent: &Agent| screen::banner(&agent.conversation(), &model, &server);
             Ok(person.chat(agent, &banner, &mut |agent| {
                 agent.switch_to(open(&home, Chosen::New)?.0);
                 Ok(())
             }))
         }
     }
+}
+
+/// What a conversation needs, decided before anything on disk is changed.
+struct Plan {
+    service: Service,
+    /// Answers to the questions of the setup, to be kept.
+    to_save: Option<Config>,
+    /// The PATH for commands.
+    path: Option<OsString>,
+    instructions: String,
+    soul_is_missing: bool,
+    chosen: Chosen,
+    question: Option<String>,
+}
+
+fn plan(
+    home: &Home,
+    env: &Environment,
+    options: Options,
+    question: Option<Question>,
+    person: &mut Terminal,
+) -> Result<Plan, Complaint> {
+    let config = Config::read(&home.config_path())?;
+    let path = config.path.clone().map(OsString::from);
+    let (instructions, soul_is_missing) = config::read_soul(&home.soul_path())?;
+    let chosen = choose(home, &options.choice)?;
+    let is_typing = person.is_typing();
+    let asker = is_typing.then_some(&mut *person as &mut dyn config::Asker);
+    let resolved = config::resolve(config, options.model, options.base_url, env, asker)?;
+    let Resolved::Ready { service, save } = resolved else {
+        let why = "the questions were not all answered; nothing was saved";
+        return Err(Complaint::new(why, None));
+    };
+    Ok(Plan {
+        service: *service,
+        to_save: save,
+        path,
+        instructions,
+        soul_is_missing,
+        chosen,
+        question: question
+            .map(|question| whole_question(question, person))
+            .transpose()?,
+    })
+}
+
+/// Builds the parts, then makes the folder ready and opens the conversation.
+fn set_out(
+    plan: Plan,
+    home: &Home,
+    env: &Environment,
+    person: &mut Terminal,
+    stop: Stop,
+) -> Result<Agent, Complaint> {
+    let is_unencrypted = config::is_unencrypted(&plan.service);
+    let bash = Bash::new(bash::Settings {
+        cwd: std::env::current_dir().map_err(|error| error.to_string()),
+        path: plan.path,
+        home: env.command_home(),
+        stop: stop.clone(),
+        shell: bash::SHELL.into(),
+        limits: bash::Bounds::default(),
+    });
+    let tools = Toolbox::new(vec![Box::new(bash)]);
+    let (definitions, instructions) = (tools.definitions(), &plan.instructions);
+    let client = Client::new(plan.service, instructions, &definitions, stop.clone())?;
+
+    let mut notices = Vec::new();
+    for path in home.prepare()? {
+        let path = text::quote_os(path.as_os_str());
+        notices.push(format!(
+            "Notice: others may use {path}, and it can't be made private."
+        ));
+    }
+    if let Some(config) = plan.to_save {
+        config.save()?;
+    }
+    if plan.soul_is_missing {
+        config::create_soul(&home.soul_path())?;
+    }
+    let (session, found) = open(home, plan.chosen)?;
+    if is_unencrypted {
+        notices.push("Notice: the conversation travels unencrypted over plain HTTP.".into());
+    }
+    notices.extend(found.iter().map(StartNotice::to_string));
+    for notice in notices {
+        // A screen that fails here fails again at the banner or the answer, where it counts.
+        let _ = person.screen.notice(&notice);
+    }
+    stop.on_tick(process::reap_strays);
+    Ok(Agent::new(session, tools, client, stop))
 }
 
 /// What concerns the process as a whole, before a second thread exists.
@@ -241,7 +281,7 @@ fn person(env: &Environment, ask: bool, stop: &Stop) -> Terminal {
     let screen = Screen::new(ask, env.has_escapes(), env.wants_colour(), stop);
     let (mode, mut draw) = Mode::detect(env.get("TERM"));
     if mode == Mode::Piped {
-        draw = Draw::Stdout;
+        draw = Stream::Out;
     }
     let interactive = mode != Mode::Piped && screen.tty().is_some();
     let reader = Reader::new(stop.clone(), mode, draw);

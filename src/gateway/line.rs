@@ -22,11 +22,11 @@
 use std::ffi::OsStr;
 use std::fmt;
 use std::io::{self, IsTerminal};
-use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 pub use super::edit::Bad;
 use super::edit::{self, Edit, Key};
+use super::screen::Stream;
 use crate::limits;
 use crate::sys::signal::{Signal, Stop};
 use crate::sys::terminal::{self, Guard, Setting, Wait};
@@ -46,32 +46,12 @@ pub enum Mode {
     Piped,
 }
 
-/// Where the prompt and what is typed are shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Draw {
-    Stdout,
-    Stderr,
-}
-
-impl Draw {
-    fn fd(self) -> BorrowedFd<'static> {
-        match self {
-            Draw::Stdout => terminal::output(),
-            Draw::Stderr => terminal::errors(),
-        }
-    }
-}
-
 impl Mode {
     /// What standard input and the value of `TERM` allow, and the first of standard output and
     /// standard error that is a terminal (standard output if none is).
-    pub fn detect(term: Option<&OsStr>) -> (Mode, Draw) {
+    pub fn detect(term: Option<&OsStr>) -> (Mode, Stream) {
         let to_stderr = !terminal::output().is_terminal() && terminal::errors().is_terminal();
-        let draw = if to_stderr {
-            Draw::Stderr
-        } else {
-            Draw::Stdout
-        };
+        let draw = if to_stderr { Stream::Err } else { Stream::Out };
         let can_draw =
             draw.fd().is_terminal() && term.is_some_and(|name| !name.is_empty() && name != "dumb");
         match (terminal::input().is_terminal(), can_draw) {
@@ -155,7 +135,7 @@ type Result<T> = std::result::Result<T, LineError>;
 pub struct Reader {
     stop: Stop,
     mode: Mode,
-    draw: Draw,
+    draw: Stream,
     /// Read, and not used yet.
     pending: Vec<u8>,
     /// The start of a marked paste was read, its end not yet.
@@ -203,7 +183,7 @@ enum More {
 }
 
 impl Reader {
-    pub fn new(stop: Stop, mode: Mode, draw: Draw) -> Reader {
+    pub fn new(stop: Stop, mode: Mode, draw: Stream) -> Reader {
         Reader {
             stop,
             mode,
@@ -577,7 +557,7 @@ fn as_line(mut line: Vec<u8>, bad: Option<Bad>, from_file: bool) -> Line {
 /// What the editor has drawn.
 struct Screen<'a> {
     prompt: &'a str,
-    draw: Draw,
+    draw: Stream,
     /// Rows between the top of what is drawn and the cursor.
     above: usize,
     /// What is drawn, as it was written, while the cursor is at its end.
