@@ -373,25 +373,24 @@ fn order_of(log: &str, journal: &Path) -> (String, Vec<usize>) {
     let (mut order, mut written) = (String::new(), Vec::new());
     let mut pending = std::collections::HashMap::new();
     for line in log.lines() {
-        let (pid, call) = line.trim_start().split_once(' ').expect("a process id");
-        let (name, rest) = call.trim_start().split_once('(').unwrap_or((call, ""));
+        let (pid, call) = line.split_once(' ').expect("a process id");
+        let call = call.trim_start();
+        let (name, rest) = call.split_once('(').unwrap_or((call, ""));
         let is_begun = rest.ends_with("<unfinished ...>");
-        let is_resumed = call.contains(" resumed>");
+        let is_sent = rest.contains("TCP") || rest.contains("AF_INET");
         let letter = match name {
+            // The end of a call that was begun on an earlier line.
+            _ if name.starts_with("<...") => match pending.remove(pid) {
+                Some(letter) => letter,
+                None => continue,
+            },
             "write" if rest.contains(&journal) => 'W',
             "fsync" if rest.contains(&journal) => 'S',
-            "connect" | "sendto" | "sendmsg"
-                if rest.contains("TCP") || rest.contains("AF_INET") =>
-            {
-                'N'
-            }
+            "connect" | "sendto" | "sendmsg" if is_sent => 'N',
             "execve" => 'X',
-            name if name.contains("sync") && !is_resumed => panic!("{line}"),
+            name if name.contains("sync") => panic!("{line}"),
             name if name.contains("write") && rest.contains(&journal) => panic!("{line}"),
-            _ => match pending.get(pid) {
-                Some(letter) if is_resumed => *letter,
-                _ => continue,
-            },
+            _ => continue,
         };
         if is_begun && "WS".contains(letter) {
             pending.insert(pid.to_owned(), letter);
@@ -404,7 +403,6 @@ fn order_of(log: &str, journal: &Path) -> (String, Vec<usize>) {
         if !(letter == 'N' && order.ends_with('N')) {
             order.push(letter);
         }
-        pending.remove(pid);
     }
     (order, written)
 }
