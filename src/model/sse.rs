@@ -5,7 +5,7 @@
 //! once, so a long line that arrives in small pieces costs no more than a short one; nothing grows
 //! beyond `EVENT_BYTES`. Leans on nothing. Gives up: `id` and `retry`, as no stream is resumed.
 
-use crate::limits::EVENT_BYTES;
+use crate::limits::{EVENT_BYTES, READ_BYTES};
 
 /// One event. Its `data` may be changed in place, since nobody looks at it again.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl Frames {
                 *input = after_first;
                 continue;
             }
-            let end = input.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
+            let end = line_end(input);
             let (piece, rest) = input.split_at(end.unwrap_or(input.len()));
             if self.line.len() + self.data.len() + piece.len() > EVENT_BYTES {
                 return Err(TooLong);
@@ -87,7 +87,7 @@ impl Frames {
     fn forget_handed_out(&mut self) {
         if std::mem::take(&mut self.handed_out) {
             self.name.clear();
-            self.data.clear();
+            empty(&mut self.data);
             self.has_data = false;
         }
     }
@@ -100,7 +100,7 @@ impl Frames {
         let mut line = std::mem::take(&mut self.line);
         line.extend_from_slice(piece);
         let blank = self.field(&line);
-        line.clear();
+        empty(&mut line);
         self.line = line;
         blank
     }
@@ -134,6 +134,36 @@ impl Frames {
         }
         line.is_empty()
     }
+}
+
+/// Forgets what is in it, and its memory too where that was an unusual lot.
+fn empty(bytes: &mut Vec<u8>) {
+    bytes.clear();
+    bytes.shrink_to(READ_BYTES);
+}
+
+/// Where the first CR or LF is. Eight bytes at a time, since this looks at every byte of a stream.
+fn line_end(bytes: &[u8]) -> Option<usize> {
+    let (words, _) = bytes.as_chunks();
+    let without = |word: &&[u8; 8]| {
+        let word = u64::from_ne_bytes(**word);
+        !has_byte(word, b'\n') && !has_byte(word, b'\r')
+    };
+    let skipped = words.iter().take_while(without).count() * 8;
+    let rest = bytes.get(skipped..)?.iter();
+    let at = rest
+        .take_while(|byte| !matches!(byte, b'\n' | b'\r'))
+        .count();
+    Some(skipped + at).filter(|at| *at < bytes.len())
+}
+
+/// Whether one of the eight bytes is `byte`: then one of them is zero after the exclusive or, and
+/// only below a zero does the subtraction borrow into a high bit that was not set.
+fn has_byte(word: u64, byte: u8) -> bool {
+    const LOW: u64 = u64::from_ne_bytes([1; 8]);
+    const HIGH: u64 = LOW << 7;
+    let word = word ^ (LOW * u64::from(byte));
+    word.wrapping_sub(LOW) & !word & HIGH != 0
 }
 
 #[cfg(test)]
@@ -342,6 +372,28 @@ pub(super) mod tests {
         assert!(results[..15].iter().all(|result| *result == Ok(false)));
         assert_eq!(results[16], Err(TooLong));
         assert_eq!(next(&vec![b':'; EVENT_BYTES + 1]), Err(TooLong));
+    }
+
+    #[test]
+    fn a_line_ends_at_its_first_cr_or_lf_wherever_that_is() {
+        for end in [b'\n', b'\r'] {
+            for at in 0..40 {
+                let mut bytes = [vec![0x8d; at], vec![end], vec![b'\n'; 20]].concat();
+                assert_eq!(line_end(&bytes), Some(at));
+                bytes.truncate(at);
+                assert_eq!(line_end(&bytes), None);
+            }
+        }
+    }
+
+    #[test]
+    fn a_large_event_leaves_no_memory_behind() {
+        let stream = [b"data:", &vec![b'a'; 3 << 20][..], b"\n\n"].concat();
+        let mut frames = Frames::new();
+        for mut piece in stream.chunks(READ_BYTES) {
+            while frames.next(&mut piece).unwrap().is_some() {}
+        }
+        assert!(frames.line.capacity() + frames.data.capacity() <= 2 * READ_BYTES);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde::de::{Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer as _};
+use serde::{Deserializer as _, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
@@ -99,15 +99,22 @@ fn list(raw: Raw<'_>) -> Result<Vec<&RawValue>, String> {
 
 /// The string that `raw` is, if it is there and is one.
 fn string(raw: Raw<'_>) -> Option<Cow<'_, str>> {
-    #[derive(Deserialize)]
-    struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
-    let Text(text) = serde_json::from_str(raw?.get()).ok()?;
-    Some(text)
+    let json = raw?.get();
+    let text = json.strip_prefix('"')?.strip_suffix('"')?;
+    match text.as_bytes().contains(&b'\\') {
+        true => serde_json::from_str(json).ok().map(Cow::Owned),
+        // It has been read as JSON before, so without an escape it is what it says.
+        false => Some(Cow::Borrowed(text)),
+    }
 }
 
 /// Replaces each `\u` escape of half a character by that of U+FFFD, in place; whether there was one.
 /// Such an escape is legal JSON and no text, so no parser would return the string around it.
 fn mend(json: &mut [u8]) -> bool {
+    // Most events have none, and this looks at many bytes at once.
+    if !json.contains(&b'\\') {
+        return false;
+    }
     let mut mended = false;
     let mut rest = json;
     while let Some(at) = rest.iter().position(|&byte| byte == b'\\') {
@@ -163,6 +170,18 @@ const HOSTED: [&str; 5] = [
     "mcp_call",
 ];
 
+/// The type of an item, without a look at what follows it.
+fn kind(item: &RawValue) -> Cow<'_, str> {
+    let mut found = None;
+    // That it is stopped is what this is for.
+    let _ = walk(item.get(), &mut |key, value| {
+        let is_type = string(key).is_some_and(|key| key == "type");
+        found = is_type.then_some(value);
+        !is_type
+    });
+    string(found).unwrap_or_default()
+}
+
 /// What a whole output asks for and says.
 #[derive(Default)]
 struct Checked {
@@ -190,10 +209,14 @@ fn check(items: &[&RawValue]) -> Result<Checked, String> {
 
 impl Checked {
     fn item(&mut self, raw: &RawValue) -> Result<(), String> {
+        // These two look for a second type themselves.
+        match &*kind(raw) {
+            "message" => return self.message(raw),
+            "function_call" => return self.call(raw),
+            _ => {}
+        }
         let [kind] = fields(raw.get(), ["type"]).ok_or("is not an item")?;
         match string(kind).as_deref() {
-            Some("message") => self.message(raw),
-            Some("function_call") => self.call(raw),
             Some(kind)
                 if kind == "mcp_approval_request"
                     || kind.ends_with("_call") && !HOSTED.contains(&kind) =>
@@ -206,26 +229,26 @@ impl Checked {
     }
 
     fn message(&mut self, raw: &RawValue) -> Result<(), String> {
-        let names = ["status", "role", "content"];
-        let [status, role, content] = fields(raw.get(), names).ok_or("has a field twice")?;
+        let names = ["type", "status", "role", "content"];
+        let [_, status, role, content] = fields(raw.get(), names).ok_or("has a field twice")?;
         finished(status)?;
         if string(role).as_deref() != Some("assistant") {
             return Err("is a message that is not the assistant's".into());
         }
         let said = match string(content) {
-            Some(text) => text.into_owned(),
-            None => said(&list(content)?)?,
+            Some(text) => text,
+            None => said(&list(content)?)?.into(),
         };
         if !said.is_empty() {
             begin_line(&mut self.text);
-            self.text.push_str(&said);
+            add(&mut self.text, said);
         }
         Ok(())
     }
 
     fn call(&mut self, raw: &RawValue) -> Result<(), String> {
-        let names = ["status", "call_id", "name", "arguments"];
-        let [status, call_id, name, arguments] =
+        let names = ["type", "status", "call_id", "name", "arguments"];
+        let [_, status, call_id, name, arguments] =
             fields(raw.get(), names).ok_or("has a field twice")?;
         finished(status)?;
         let call_id = string(call_id).unwrap_or_default();
@@ -260,16 +283,27 @@ fn said(content: &[&RawValue]) -> Result<String, String> {
             fields(part.get(), ["type", "text", "refusal"]).ok_or("has unreadable content")?;
         match string(kind).as_deref() {
             Some("output_text") => {
-                said.push_str(&string(text).ok_or("has a text that is none")?);
+                add(&mut said, string(text).ok_or("has a text that is none")?);
             }
             Some("refusal") => {
                 said.push_str(REFUSED);
-                said.push_str(&string(refusal).ok_or("has a refusal that is none")?);
+                add(
+                    &mut said,
+                    string(refusal).ok_or("has a refusal that is none")?,
+                );
             }
             _ => {}
         }
     }
     Ok(said)
+}
+
+/// Appends without a copy where it is the first, as it mostly is.
+fn add(text: &mut String, more: Cow<'_, str>) {
+    match text.is_empty() {
+        true => *text = more.into_owned(),
+        false => text.push_str(&more),
+    }
 }
 
 /// Many servers leave the status out; where it is there, it must say that the item is whole.
@@ -392,10 +426,19 @@ impl Spelling for Wire {
     }
 
     fn result(&self, call_id: &str, result: &ToolResult, input: &mut Vec<u8>) {
+        #[derive(Serialize)]
+        struct Item<'a> {
+            call_id: &'a str,
+            output: String,
+            r#type: &'a str,
+        }
         // Strings and numbers always serialise.
-        let output = serde_json::to_string(result).unwrap_or_default();
-        let item = json!({ "type": "function_call_output", "call_id": call_id, "output": output });
-        append(item.to_string().as_bytes(), input);
+        let item = Item {
+            call_id,
+            output: serde_json::to_string(result).unwrap_or_default(),
+            r#type: "function_call_output",
+        };
+        append(&serde_json::to_vec(&item).unwrap_or_default(), input);
     }
 
     fn calls(&self, items: &[&RawValue]) -> Result<Vec<Call>, String> {
@@ -421,13 +464,9 @@ fn append(item: &[u8], input: &mut Vec<u8>) {
 /// it, and arguments that are no JSON go as `{}`; `omitted` says what else the server refused.
 fn replay(items: &[&RawValue], omitted: &[Optional], input: &mut Vec<u8>) {
     let mut orphan = false;
-    let names = ["type", "content", "encrypted_content", "arguments"];
     for raw in items {
-        let [kind, content, encrypted, arguments] = fields(raw.get(), names).unwrap_or_default();
-        let kind = string(kind).unwrap_or_default();
-        if kind == "reasoning"
-            && (omitted.contains(&Optional::Reasoning) || is_hollow(content, encrypted))
-        {
+        let kind = kind(raw);
+        if kind == "reasoning" && (omitted.contains(&Optional::Reasoning) || is_hollow(raw)) {
             orphan = true;
             continue;
         }
@@ -438,22 +477,26 @@ fn replay(items: &[&RawValue], omitted: &[Optional], input: &mut Vec<u8>) {
         if omitted.contains(&Optional::Phase) && kind == "message" {
             unwanted.push("phase");
         }
-        let empty_arguments = kind == "function_call" && !is_json(arguments);
-        match changed(raw.get(), &unwanted, empty_arguments) {
-            Some(changed) => append(&changed, input),
-            None => append(raw.get().as_bytes(), input),
-        }
+        let empty_arguments = kind == "function_call" && !has_arguments(raw);
+        let changed = match unwanted.is_empty() && !empty_arguments {
+            true => None,
+            false => changed(raw.get(), &unwanted, empty_arguments),
+        };
+        append(changed.as_deref().unwrap_or(raw.get().as_bytes()), input);
     }
 }
 
 /// A reasoning item that neither the server that wrote it nor another can read again.
-fn is_hollow(content: Raw<'_>, encrypted: Raw<'_>) -> bool {
+fn is_hollow(item: &RawValue) -> bool {
+    let names = ["content", "encrypted_content"];
+    let [content, encrypted] = fields(item.get(), names).unwrap_or_default();
     let encrypted = string(encrypted).unwrap_or_default();
     encrypted.is_empty() && list(content).is_ok_and(|content| content.is_empty())
 }
 
-/// Whether the text in `arguments` is JSON to a strict reader: also one that refuses half characters.
-fn is_json(arguments: Raw<'_>) -> bool {
+/// Whether a call's arguments are JSON to a strict reader: also one that refuses half characters.
+fn has_arguments(call: &RawValue) -> bool {
+    let [arguments] = fields(call.get(), ["arguments"]).unwrap_or_default();
     string(arguments).is_some_and(|text| serde_json::from_str::<Value>(&text).is_ok())
 }
 
@@ -560,7 +603,10 @@ impl Response {
     /// Takes one event; the output, once it is the terminal one of a completed response.
     pub fn event(&mut self, event: sse::Event<'_>) -> Result<Option<Output>, Fault> {
         let mut mended = mend(event.data);
-        let data = String::from_utf8_lossy(event.data);
+        let data = match std::str::from_utf8(event.data) {
+            Ok(data) => Cow::Borrowed(data),
+            Err(_) => String::from_utf8_lossy(event.data),
+        };
         mended |= matches!(data, Cow::Owned(_));
         let data = data.trim_ascii();
         let name = std::str::from_utf8(event.name).unwrap_or_default();
@@ -675,6 +721,7 @@ impl Response {
             return Err(Fault::TooLarge);
         }
         if !listed.is_empty() {
+            self.items.clear();
             return Ok((listed.into_iter().map(one_line).collect(), mended));
         }
         if self.items.is_empty() && !self.text.is_empty() {

@@ -347,6 +347,8 @@ impl State {
         self.journal
             .append(&line)
             .map_err(|source| self.failed(what, source))?;
+        // A large response is there often enough: shown, received, and soon in the input.
+        drop(line);
         self.memory.apply(&record, &*self.spelling);
         self.order.commit(record.v, step);
         Ok(())

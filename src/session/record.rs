@@ -52,7 +52,8 @@ use std::fmt;
 use std::io;
 use std::time::{Duration, SystemTime};
 
-use serde::de::{Error as _, IgnoredAny};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
@@ -217,13 +218,19 @@ struct Object(ToolResult);
 
 impl<'de> Deserialize<'de> for Object {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Object, D::Error> {
-        let raw = <&RawValue>::deserialize(deserializer)?.get();
-        if !raw.starts_with('{') {
-            return Err(D::Error::custom("`result` is not an object"));
+        struct Map;
+        impl<'de> Visitor<'de> for Map {
+            type Value = Object;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object as `result`")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Object, A::Error> {
+                ToolResult::deserialize(MapAccessDeserializer::new(map)).map(Object)
+            }
         }
-        serde_json::from_str(raw)
-            .map(Object)
-            .map_err(D::Error::custom)
+        deserializer.deserialize_map(Map)
     }
 }
 

@@ -134,8 +134,8 @@ pub fn print_head() {
         read("/proc/loadavg").split(' ').next().unwrap_or_default(),
     );
     println!(
-        "{:32} {:>12} {:>12}  {:34} {:>6}  {}",
-        "medians", "Mino", "floor", "what the floor is", "times", "goal"
+        "{:32} {:>12} {:>12}  {:34} {:>6}  goal",
+        "medians", "Mino", "floor", "what the floor is", "times"
     );
 }
 
