@@ -438,7 +438,8 @@ impl Spelling for Wire {
             output: serde_json::to_string(result).unwrap_or_default(),
             r#type: "function_call_output",
         };
-        append(&serde_json::to_vec(&item).unwrap_or_default(), input);
+        begin_item(input);
+        serde_json::to_writer(input, &item).unwrap_or_default();
     }
 
     fn calls(&self, items: &[&RawValue]) -> Result<Vec<Call>, String> {
@@ -453,10 +454,14 @@ fn answer(text: &str) -> String {
 }
 
 fn append(item: &[u8], input: &mut Vec<u8>) {
+    begin_item(input);
+    input.extend_from_slice(item);
+}
+
+fn begin_item(input: &mut Vec<u8>) {
     if !input.is_empty() {
         input.push(b',');
     }
-    input.extend_from_slice(item);
 }
 
 /// Appends items as servers take them back: verbatim, but for what would make every later request
@@ -696,8 +701,14 @@ impl Response {
             }
             None => return Err(Fault::Invalid("it says no status".into())),
         }
-        let (items, mended) = self.take_items(end, mended)?;
-        let views: Vec<&RawValue> = items.iter().map(AsRef::as_ref).collect();
+        let listed = self.listed(end)?;
+        let mended = match listed.is_empty() {
+            true => self.mended,
+            false => mended,
+        };
+        let finished = self.finished_items(!listed.is_empty());
+        let views: Vec<&RawValue> = finished.iter().map(AsRef::as_ref).chain(listed).collect();
+        // Before the items are copied, since both take memory.
         let mut checked = check(&views).map_err(Fault::Invalid)?;
         for call in &mut checked.calls {
             call.altered = mended && call.arguments.contains(char::REPLACEMENT_CHARACTER);
@@ -706,29 +717,35 @@ impl Response {
             self.text = checked.text;
         }
         Ok(Output {
-            items,
+            items: match finished.is_empty() {
+                true => views.into_iter().map(one_line).collect(),
+                false => finished,
+            },
             calls: checked.calls,
             usage: usage(end.usage),
         })
     }
 
-    /// The terminal event's items; where it has none the finished ones; where there are none, the
-    /// text that was streamed. And whether any of it may have been mended.
-    fn take_items(&mut self, end: &End, mended: bool) -> Result<(Vec<Box<RawValue>>, bool), Fault> {
+    /// The terminal event's items.
+    fn listed<'a>(&self, end: &End<'a>) -> Result<Vec<&'a RawValue>, Fault> {
         let listed = list(end.output).map_err(|why| Fault::Invalid(format!("its output {why}")))?;
         let bytes: usize = listed.iter().map(|raw| raw.get().len()).sum();
-        if bytes > RESPONSE_BYTES {
-            return Err(Fault::TooLarge);
+        match bytes > RESPONSE_BYTES {
+            true => Err(Fault::TooLarge),
+            false => Ok(listed),
         }
-        if !listed.is_empty() {
-            self.items.clear();
-            return Ok((listed.into_iter().map(one_line).collect(), mended));
+    }
+
+    /// What stands for the output where the terminal event has none: the finished items, or where
+    /// there are none, the text that was streamed.
+    fn finished_items(&mut self, are_listed: bool) -> Vec<Box<RawValue>> {
+        let mut items = std::mem::take(&mut self.items);
+        if are_listed {
+            items.clear();
+        } else if items.is_empty() && !self.text.is_empty() {
+            items.extend(RawValue::from_string(answer(&self.text)).ok());
         }
-        if self.items.is_empty() && !self.text.is_empty() {
-            self.items
-                .extend(RawValue::from_string(answer(&self.text)).ok());
-        }
-        Ok((std::mem::take(&mut self.items), self.mended))
+        items
     }
 }
 
