@@ -20,7 +20,9 @@ use support::endpoint::{Answer, Endpoint, Piece, Reply, call, hold, text};
 use support::home::{Home, KEY};
 use support::kernel::{Strace, in_own_mounts, mount};
 use support::tty::{QUESTION, Size, Tty};
-use support::{Gathered, Process, alive, all_at_once, mark, nothing_alive, read, until};
+use support::{
+    Gathered, Process, alive, all_at_once, first_words, mark, nothing_alive, read, until,
+};
 
 const SIZE: Size = Size { rows: 24, cols: 80 };
 
@@ -495,7 +497,8 @@ fn stopped_while_nobody_reads_the_output() {
         let home = Home::new(&endpoint);
         let (_reader, writer) = std::io::pipe().unwrap();
         let full = writer.try_clone().unwrap();
-        let mut child = home.mino(&["ask", "Go"]).command();
+        let mino = home.mino(&["ask", "Go"]).through(first_words());
+        let mut child = mino.command();
         child
             .stdin(Stdio::null())
             .stdout(writer)

@@ -18,7 +18,7 @@ use tempfile::TempDir;
 
 use super::endpoint::Endpoint;
 use super::tty::{Size, Tty};
-use super::{Gathered, PATIENCE, Process, mino_path, read, until};
+use super::{Gathered, PATIENCE, Process, first_words, mino_path, read, until};
 
 /// The key in every configuration written here: easily searched for where it must not be.
 pub const KEY: &str = "sk-test-0123456789abcdef";
@@ -342,9 +342,11 @@ impl Mino {
     }
 
     /// The same, started by another program: `wrapper` is that program and its first arguments, and
-    /// all of the call follows them.
+    /// all of the call follows them. Without any it is the same.
     pub fn through(self, wrapper: &[&str]) -> Mino {
-        let (program, arguments) = wrapper.split_first().expect("a program");
+        let Some((program, arguments)) = wrapper.split_first() else {
+            return self;
+        };
         let mut command = Command::new(program);
         command
             .args(arguments)
@@ -377,9 +379,9 @@ impl Mino {
     }
 
     /// Starts it with three pipes.
-    pub fn start(mut self) -> Running {
-        let mut child = self
-            .command
+    pub fn start(self) -> Running {
+        let mut command = self.through(first_words()).command;
+        let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

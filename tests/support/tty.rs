@@ -20,7 +20,7 @@ use rustix::process::Signal;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcgetattr, tcsetwinsize};
 
-use super::{Gathered, PATIENCE, Process, beside};
+use super::{Gathered, PATIENCE, Process, beside, first_words};
 
 /// The last line of the approval screen.
 pub const QUESTION: &str = "Approve this operation? [y/N] ";
@@ -289,6 +289,7 @@ fn shim(slave: &str, command: &Command, instead: Instead) -> Command {
         .stdout(stdout)
         .arg(slave)
         .arg(&descriptors)
+        .args(first_words())
         .arg(command.get_program())
         .args(command.get_args())
         .env_clear()
