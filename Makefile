@@ -24,7 +24,8 @@ TARGET ?= $(shell [ -d "$$(rustc --print sysroot)/lib/rustlib/$(MUSL)" ] \
 	&& command -v musl-gcc >/dev/null && echo $(MUSL) || echo $(HOST))
 STATIC = $(BUILD)/$(STATIC_TARGET)/release/mino
 NAME = mino-$(VERSION)-$(STATIC_TARGET)
-static dist reproduce audit: STATIC_TARGET := $(TARGET)
+DIST ?= dist
+static dist reproduce audit bench: STATIC_TARGET := $(TARGET)
 
 .PHONY: all test check demo install static dist reproduce audit advisories bench clean
 .NOTPARALLEL:
@@ -59,52 +60,67 @@ install: $(BUILD)/release/mino
 	install -m 755 $(BUILD)/release/mino "$(DESTDIR)$(PREFIX)/bin/mino"
 
 # Separated by U+001F, since a path may hold a blank. Without the remapping the file would hold the
-# names of this machine's folders, and differ from the same build elsewhere.
-static:
-	CARGO_ENCODED_RUSTFLAGS="$$(printf '%s\037%s\037%s' -Ctarget-feature=+crt-static \
-		"--remap-path-prefix=$${CARGO_HOME:-$$HOME/.cargo}=/cargo" \
-		"--remap-path-prefix=$(CURDIR)=/mino")" \
-		$(CARGO) build --release --locked --bin mino --target $(STATIC_TARGET)
-	@command -v readelf >/dev/null || { echo "static: readelf is needed to check the result" >&2; exit 1; }
-	@if readelf -lWd $(STATIC) | grep -E 'INTERP|\(NEEDED\)'; \
-		then echo "static: $(STATIC) is not static" >&2; exit 1; fi
-	@echo "static: $(STATIC), $$(wc -c <$(STATIC)) bytes, no loader and no shared library"
+# names of this machine's folders, and differ from the same build elsewhere; those of the standard
+# library are rustc's own names for it wherever its source is not installed.
+STATIC_FLAGS = CARGO_ENCODED_RUSTFLAGS="$$(printf '%s\037%s\037%s\037%s' -Ctarget-feature=+crt-static \
+	"--remap-path-prefix=$${CARGO_HOME:-$$HOME/.cargo}=/cargo" \
+	"--remap-path-prefix=$(CURDIR)=/mino" \
+	"--remap-path-prefix=$$(rustc --print sysroot)/lib/rustlib/src/rust=/rustc/$(COMMIT)")"
+COMMIT = $(shell rustc -vV | sed -n 's/^commit-hash: //p')
+
+static: $(BUILD)/static-check
+	$(STATIC_FLAGS) $(CARGO) build --release --locked --bin mino --target $(STATIC_TARGET)
+	@$(BUILD)/static-check $(STATIC)
 	@sha256sum $(STATIC)
+
+# A reader of our own, since readelf is missing on many a machine.
+$(BUILD)/static-check: tests/bench/static_check.rs
+	@mkdir -p $(BUILD)
+	rustc --edition 2024 -o $@ $<
 
 # The same bytes from the same sources: sorted, no times, no owners.
 dist: static
-	rm -rf dist/$(NAME)
-	install -d dist/$(NAME)
-	install -m 755 $(STATIC) dist/$(NAME)/mino
-	install -m 644 README.md LICENSE dist/$(NAME)
-	cd dist/$(NAME) && sha256sum mino README.md LICENSE >SHA256SUMS && chmod 644 SHA256SUMS
+	rm -rf "$(DIST)/$(NAME)"
+	install -d "$(DIST)/$(NAME)"
+	install -m 755 $(STATIC) "$(DIST)/$(NAME)/mino"
+	install -m 644 README.md LICENSE "$(DIST)/$(NAME)"
+	cd "$(DIST)/$(NAME)" && sha256sum mino README.md LICENSE >SHA256SUMS && chmod 644 SHA256SUMS
 	tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --mode=go-w --format=ustar \
-		-C dist -cf dist/$(NAME).tar $(NAME)
-	gzip -9nf dist/$(NAME).tar
-	rm -r dist/$(NAME)
-	@sha256sum dist/$(NAME).tar.gz
+		-C "$(DIST)" -cf "$(DIST)/$(NAME).tar" $(NAME)
+	gzip -9nf "$(DIST)/$(NAME).tar"
+	rm -r "$(DIST)/$(NAME)"
+	@sha256sum "$(DIST)/$(NAME).tar.gz"
 
-# Of what is committed. Crates come from copies of this machine's download cache, or from the registry.
+# Of what is committed: in two folders, each with a cargo home and a temporary folder of its own, and
+# in another time zone, language and umask. Crates come from copies of this machine's download cache,
+# or from the registry.
 reproduce:
 	@set -eu; tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; trap 'exit 1' HUP INT TERM; \
 	from=$${CARGO_HOME:-$$HOME/.cargo}; \
 	for side in one another/and/deeper; do \
-		mkdir -p "$$tmp/$$side/source" "$$tmp/$$side/home/registry"; \
+		mkdir -p "$$tmp/$$side/source" "$$tmp/$$side/home/registry" "$$tmp/$$side/tmp"; \
 		git archive HEAD | tar -x -C "$$tmp/$$side/source"; \
 		for part in config.toml registry/index registry/cache; do \
 			if [ -e "$$from/$$part" ]; then cp -R "$$from/$$part" "$$tmp/$$side/home/$$part"; fi; \
 		done; \
-		env -u CARGO_TARGET_DIR CARGO_HOME="$$tmp/$$side/home" \
-			$(MAKE) -C "$$tmp/$$side/source" static TARGET=$(STATIC_TARGET); \
+		case $$side in one) zone=UTC language=C mask=022;; *) zone=Asia/Tokyo language=C.UTF-8 mask=077;; esac; \
+		(umask $$mask; env -u CARGO_TARGET_DIR CARGO_HOME="$$tmp/$$side/home" TMPDIR="$$tmp/$$side/tmp" \
+			TZ=$$zone LC_ALL=$$language \
+			$(MAKE) -C "$$tmp/$$side/source" dist TARGET=$(STATIC_TARGET) DIST=dist); \
 	done; \
-	built=source/target/$(STATIC_TARGET)/release/mino; \
-	cmp "$$tmp/one/$$built" "$$tmp/another/and/deeper/$$built"; \
-	echo "reproduce: both are the same, byte for byte"
+	cd "$$tmp"; \
+	for file in target/$(STATIC_TARGET)/release/mino dist/$(NAME).tar.gz; do \
+		cmp "one/source/$$file" "another/and/deeper/source/$$file"; \
+	done; \
+	if grep -aqF "$$tmp" "one/source/target/$(STATIC_TARGET)/release/mino"; \
+		then echo "reproduce: the program names the folder it was built in" >&2; exit 1; fi; \
+	echo "reproduce: program and tarball are the same twice, byte for byte"
 
 advisories:
 	@if command -v cargo-audit >/dev/null; then $(CARGO) audit; \
 	elif command -v cargo-deny >/dev/null; then $(CARGO) deny check advisories; \
-	else echo "advisories: SKIPPED, neither cargo-audit nor cargo-deny is installed"; fi
+	else echo "advisories: SKIPPED, neither cargo-audit nor cargo-deny is installed;" \
+		"cargo install --locked cargo-audit brings one"; fi
 
 audit:
 	@echo "== Dependencies of the program, with licences"
@@ -152,8 +168,13 @@ END {
 endef
 export COUNT_LINES
 
+# As it is shipped. Files go where the build is, since a folder for temporary files may be in memory,
+# where a sync costs nothing.
 bench:
-	$(CARGO) run --release --locked --example bench
+	$(STATIC_FLAGS) $(CARGO) build --release --locked --target $(STATIC_TARGET) --bin mino \
+		--example bench --example bench-floor --example bench-empty --example tty-shim
+	@mkdir -p $(BUILD)/tmp
+	@TMPDIR="$(abspath $(BUILD))/tmp" $(BUILD)/$(STATIC_TARGET)/release/examples/bench
 
 clean:
 	$(CARGO) clean

@@ -27,7 +27,7 @@ use std::fs::{self, File};
 use std::io::{self, PipeReader, Read, Write};
 use std::mem;
 use std::net::Shutdown;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -163,8 +163,7 @@ impl Running {
     /// `limit` even if this process can't do so.
     pub fn start(program: &Program, limit: Duration) -> Result<Running, StartError> {
         reap_strays();
-        let null = File::options().read(true).write(true).open("/dev/null");
-        let null = null.map_err(|e| io::Error::new(e.kind(), format!("/dev/null: {e}")))?;
+        let null = nothing()?;
         let (output, output_end) = io::pipe()?;
         let (wire, wire_end) = UnixStream::pair()?;
         let pointers = |texts: &[CString]| -> Vec<*const c_char> {
@@ -397,6 +396,19 @@ impl Guard {
             self.reap(0);
         } else {
             lock_released().push(self);
+        }
+    }
+}
+
+/// What a command reads. In a root directory without `/dev/null`, a pipe that nobody writes to is
+/// just as empty.
+fn nothing() -> io::Result<OwnedFd> {
+    match File::options().read(true).write(true).open("/dev/null") {
+        Ok(null) => Ok(null.into()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(io::pipe()?.0.into()),
+        Err(error) => {
+            let why = format!("/dev/null: {error}");
+            Err(io::Error::new(error.kind(), why))
         }
     }
 }
