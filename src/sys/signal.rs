@@ -87,8 +87,9 @@ impl Stop {
         let stop = Stop::new()?;
         let waited = block_signals()?;
         let handle = stop.clone();
+        // A number here and a pointer in musl, which no thread could be handed.
         // SAFETY: takes nothing and can't fail.
-        let main_thread = unsafe { libc::pthread_self() };
+        let main_thread = unsafe { libc::pthread_self() } as usize;
         thread::Builder::new()
             .name("signals".into())
             .stack_size(64 * 1024)
@@ -147,7 +148,7 @@ impl Stop {
         lock(&self.0.on_tick).push(Box::new(hook));
     }
 
-    fn wait_forever(&self, waited: &libc::sigset_t, main_thread: libc::pthread_t) {
+    fn wait_forever(&self, waited: &libc::sigset_t, main_thread: usize) {
         let mut patience = libc::timespec {
             tv_sec: 1,
             tv_nsec: 0,
@@ -160,7 +161,7 @@ impl Stop {
                 };
                 // Again and again: it may come just before a call blocks.
                 // SAFETY: the main thread ends with the process, and so is there.
-                unsafe { libc::pthread_kill(main_thread, NUDGE) };
+                unsafe { libc::pthread_kill(main_thread as libc::pthread_t, NUDGE) };
             }
             // SAFETY: `waited` and `patience` are initialised and outlive the call; no siginfo is asked for.
             let number = unsafe { libc::sigtimedwait(waited, std::ptr::null_mut(), &patience) };
