@@ -68,14 +68,14 @@ STATIC_FLAGS = CARGO_ENCODED_RUSTFLAGS="$$(printf '%s\037%s\037%s\037%s' -Ctarge
 	"--remap-path-prefix=$$(rustc --print sysroot)/lib/rustlib/src/rust=/rustc/$(COMMIT)")"
 COMMIT = $(shell rustc -vV | sed -n 's/^commit-hash: //p')
 
-static: $(BUILD)/static-check
+static:
 	$(STATIC_FLAGS) $(CARGO) build --release --locked --bin mino --target $(STATIC_TARGET)
+	@$(MAKE) --silent --no-print-directory $(BUILD)/static-check
 	@$(BUILD)/static-check $(STATIC)
 	@sha256sum $(STATIC)
 
 # A reader of our own, since readelf is missing on many a machine.
 $(BUILD)/static-check: tests/bench/static_check.rs
-	@mkdir -p $(BUILD)
 	rustc --edition 2024 -o $@ $<
 
 # The same bytes from the same sources: sorted, no times, no owners.

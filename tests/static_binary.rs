@@ -35,11 +35,8 @@ fn root() -> &'static Path {
 }
 
 /// The folder of this build, such as `target`.
-fn build_folder() -> PathBuf {
-    let me = std::env::current_exe().unwrap();
-    let mut folders = me.ancestors();
-    let found = folders.find(|folder| folder.join("CACHEDIR.TAG").exists());
-    found.expect("a build folder").to_owned()
+fn build_folder() -> &'static Path {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap()
 }
 
 /// `make` with nothing of Cargo's own environment, which would have everything built again.
