@@ -33,8 +33,11 @@ static dist reproduce audit bench: STATIC_TARGET := $(TARGET)
 all:
 	$(CARGO) build --release --locked
 
+# A build server may run this with signals ignored that the tests send; they are to be heard.
+HEARD = $(shell env --default-signal=INT true 2>/dev/null && echo env --default-signal=HUP,INT,QUIT,TERM)
+
 test:
-	$(CARGO) test --locked
+	$(HEARD) $(CARGO) test --locked
 	$(CARGO) run --quiet --locked --example demo </dev/null
 
 check:

@@ -211,14 +211,16 @@ pub fn find(bytes: &[u8], needle: &[u8]) -> Option<usize> {
 }
 
 /// What a program is started through. A script that puts the tests into the background has them
-/// ignore Ctrl+C, and so would all that they start.
+/// ignore Ctrl+C, `nohup` has them ignore the hangup, and so would all that they start.
 pub fn first_words() -> &'static [&'static str] {
     let status = std::fs::read_to_string("/proc/self/status").expect("/proc/self/status");
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let ignored = u64::from_str_radix(ignored.expect("the ignored signals").trim(), 16);
-    match ignored.expect("a number") & 1 << (Signal::INT.as_raw() - 1) {
+    let bit = |signal: Signal| 1_u64 << (signal.as_raw() - 1);
+    let ending = bit(Signal::INT) | bit(Signal::HUP) | bit(Signal::TERM);
+    match ignored.expect("a number") & ending {
         0 => &[],
-        _ => &["env", "--default-signal=INT,QUIT"],
+        _ => &["env", "--default-signal=HUP,INT,QUIT,TERM"],
     }
 }
 
