@@ -88,25 +88,30 @@ fn millis(number: &str, unit_millis: f64) -> Option<u64> {
     (number.is_finite() && number >= 0.0).then_some((number * unit_millis).ceil() as u64)
 }
 
-/// From `now` to an HTTP date, as `Sun, 06 Nov 1994 08:49:37 GMT` or, the older way,
-/// `Sunday, 06-Nov-94 08:49:37 GMT`; zero for a date that is over.
+/// From `now` to an HTTP date, as `Sun, 06 Nov 1994 08:49:37 GMT` or, the two older ways,
+/// `Sunday, 06-Nov-94 08:49:37 GMT` and `Sun Nov  6 08:49:37 1994`; zero for a date that is over.
 fn millis_until(date: &str, now: SystemTime) -> Option<u64> {
     const MONTHS: [&str; 12] = [
         "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
     ];
-    let mut words = date.split([' ', ',', '-', ':']).filter(|it| !it.is_empty());
-    let day: u64 = words.nth(1)?.parse().ok().filter(|day| *day < 32)?;
-    let month = words.next()?;
+    let words = date.split([' ', ',', '-', ':']).filter(|it| !it.is_empty());
+    let words: Vec<&str> = words.skip(1).take(6).collect();
+    let (day, month, year, clock_words) = match *words.as_slice() {
+        [month, day, h, m, s, year] if MONTHS.contains(&month) => (day, month, year, [h, m, s]),
+        [day, month, year, h, m, s] => (day, month, year, [h, m, s]),
+        _ => return None,
+    };
+    let day: u64 = day.parse().ok().filter(|day| *day < 32)?;
     let month = MONTHS.iter().position(|name| *name == month)? as u64;
-    let year: u64 = match words.next()?.parse().ok()? {
+    let year: u64 = match year.parse().ok()? {
         short @ 0..70 => short + 2000,
         short @ 70..100 => short + 1900,
         year @ 1970..=9999 => year,
         _ => return None,
     };
     let mut clock = [0u64; 3];
-    for part in &mut clock {
-        *part = words.next()?.parse().ok().filter(|number| *number < 61)?;
+    for (part, word) in clock.iter_mut().zip(clock_words) {
+        *part = word.parse().ok().filter(|number| *number < 61)?;
     }
     // Days since 1970, counted in years that begin in March, so that the leap day comes last.
     let (shifted_year, shifted_month) = (year - u64::from(month < 2), (month + 10) % 12);
@@ -434,10 +439,11 @@ mod tests {
     }
 
     #[test]
-    fn a_date_is_read_in_both_common_forms() {
+    fn a_date_is_read_in_its_three_forms() {
         for (date, unix_seconds) in [
             ("Sun, 06 Nov 1994 08:49:37 GMT", 784_111_777),
             ("Sunday, 06-Nov-94 08:49:37 GMT", 784_111_777),
+            ("Sun Nov  6 08:49:37 1994", 784_111_777),
             ("Thu, 29 Feb 2024 00:00:00 GMT", 1_709_164_800),
             ("Fri, 01 Mar 2024 00:00:00 GMT", 1_709_251_200),
             ("Tue, 31 Dec 2069 23:59:60 GMT", 3_155_760_000),
@@ -451,7 +457,7 @@ mod tests {
         for bad in [
             "",
             "soon",
-            "Sun Nov  6 08:49:37 1994",
+            "Sun Nov  6 08:49:37",
             "Sun, 999999999999999999 Nov 1994 08:49:37 GMT",
             "Sun, 06 Nov 1994 99:49:37 GMT",
         ] {
