@@ -65,10 +65,14 @@ install: $(BUILD)/release/mino
 # Separated by U+001F, since a path may hold a blank. Without the remapping the file would hold the
 # names of this machine's folders, and differ from the same build elsewhere; those of the standard
 # library are rustc's own names for it wherever its source is not installed.
-STATIC_FLAGS = CARGO_ENCODED_RUSTFLAGS="$$(printf '%s\037%s\037%s\037%s' -Ctarget-feature=+crt-static \
+STATIC_FLAGS = CARGO_ENCODED_RUSTFLAGS="$$(printf '%s\037%s\037%s\037%s%s' -Ctarget-feature=+crt-static \
 	"--remap-path-prefix=$${CARGO_HOME:-$$HOME/.cargo}=/cargo" \
 	"--remap-path-prefix=$(CURDIR)=/mino" \
-	"--remap-path-prefix=$$(rustc --print sysroot)/lib/rustlib/src/rust=/rustc/$(COMMIT)")"
+	"--remap-path-prefix=$$(rustc --print sysroot)/lib/rustlib/src/rust=/rustc/$(COMMIT)" \
+	"$$($(PACKED))")"
+# 100 KB less, and a quicker start. glibc understands it from 2.36 on, also within a static program.
+PACKED = case $(STATIC_TARGET) in *-gnu) getconf GNU_LIBC_VERSION | awk '{ split($$2, v, "."); \
+	if (v[1] * 1000 + v[2] >= 2036) printf "\037-Clink-arg=-Wl,-z,pack-relative-relocs" }';; esac
 COMMIT = $(shell rustc -vV | sed -n 's/^commit-hash: //p')
 
 static:

@@ -148,4 +148,5 @@ pub fn print_end(rows: &[Row]) {
     let met = judged.iter().filter(|is_met| **is_met).count();
     println!("{met} of {} goals met", judged.len());
     println!("(a) less the {PASTE_MILLIS} ms in which both wait for a paste to show itself");
+    println!("(b) no server sends so: what reading the JSON costs beside reading nothing of it");
 }
