@@ -150,7 +150,8 @@ fn stop_in_every_way(enter: impl Fn(bool) -> Scene + Sync, closed: impl Fn(&Home
         if way != Way::Close {
             assert_terminal_is_as_found(&tty);
         }
-        assert!(nothing_alive(&mark), "{:?}", alive(&mark));
+        // What was killed may need a moment to die on a busy machine.
+        until("the end of all it started", || nothing_alive(&mark));
         closed(&home);
         took
     };
@@ -608,7 +609,7 @@ fn second_signal_changes_nothing() {
     scene.tty.signal(Signal::HUP);
     assert_eq!(scene.tty.wait_exit_within(LOADED), 130);
     assert_terminal_is_as_found(&scene.tty);
-    assert!(nothing_alive(&mark), "{:?}", alive(&mark));
+    until("the end of all it started", || nothing_alive(&mark));
     assert_eq!(scene.home.result_statuses(), ["cancelled"]);
     assert_eq!(scene.home.turn_ends(), ["cancelled"]);
 }
