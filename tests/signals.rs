@@ -546,6 +546,22 @@ fn stopped_while_ask_reads_its_question() {
     all_at_once(on_tty.into_iter().chain(on_pipe));
 }
 
+/// Questions are piped in, and the next one doesn't come.
+#[test]
+fn stopped_while_a_piped_chat_waits_for_a_line() {
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+        let endpoint = Endpoint::start([text("Hello.")]);
+        let home = Home::new(&endpoint);
+        let mut chat = home.mino::<&str>(&[]).start();
+        chat.write(b"Hello?\nhalf a li");
+        chat.wait_for_stdout("Hello.\n");
+        chat.signal(signal);
+        let output = chat.wait().expect_code(Way::Signal(signal).exit_code());
+        assert_eq!(output.stderr, "");
+        assert_eq!(home.turn_ends(), ["completed"]);
+    }
+}
+
 /// Ctrl+C throws away what was typed but not read yet. Where that is a line which Mino knows to be
 /// there and is just about to read, the read finds nothing and blocks, deaf to everything.
 #[test]
@@ -612,6 +628,45 @@ fn second_signal_changes_nothing() {
     until("the end of all it started", || nothing_alive(&mark));
     assert_eq!(scene.home.result_statuses(), ["cancelled"]);
     assert_eq!(scene.home.turn_ends(), ["cancelled"]);
+}
+
+/// The ways out that are no signal.
+#[test]
+fn other_ways_out_leave_the_terminal_as_it_was_too() {
+    let start = |answer: Option<Answer>, words: &[&str]| {
+        let endpoint = Endpoint::start(answer);
+        let home = Home::new(&endpoint);
+        let tty = home.mino(words).on_tty(SIZE);
+        (home, tty, endpoint)
+    };
+    let left = |mut tty: Tty, keys: &str, code: i32| {
+        tty.send(keys);
+        assert_eq!(tty.wait_exit(), code, "{}", tty.plain());
+        assert_terminal_is_as_found(&tty);
+    };
+    for keys in ["\x04", "/exit\r"] {
+        let (_home, tty, _endpoint) = start(None, &[]);
+        tty.wait_for("You> ");
+        left(tty, keys, 0);
+        for (words, code) in [(&[][..], 0), (&["ask", "Go"], 1)] {
+            let (home, tty, _endpoint) = start(Some(call("call_1", "touch ran")), words);
+            if words.is_empty() {
+                tty.wait_for("You> ");
+                tty.send_line("Go");
+            }
+            tty.wait_for(QUESTION);
+            left(tty, keys, code);
+            assert_eq!(home.turn_ends(), ["cancelled"]);
+            assert_eq!(home.work_files(), Vec::<String>::new());
+        }
+    }
+    // Errors: a failed turn, and a start that is refused while another chat has the conversation.
+    let failing = Reply::new().failed("server_error", "It broke");
+    let (home, tty, _endpoint) = start(Some(failing), &["ask", "Go"]);
+    left(tty, "", 1);
+    let holder = home.chat();
+    left(home.mino::<&str>(&[]).on_tty(SIZE), "", 1);
+    left(holder, "\x04", 0);
 }
 
 // --- what the parent has decided -----------------------------------------------------------------
@@ -743,12 +798,21 @@ fn closed_pipe_is_a_quiet_end() {
     cancelled_without_a_response(&home);
 
     // In a chat the banner finds out.
-    let (reader, writer) = std::io::pipe().unwrap();
-    drop(reader);
-    let mut chat = home.mino::<&str>(&[]).command();
-    let chat = chat.stdin(Stdio::null()).stdout(writer).output().unwrap();
-    assert_eq!(chat.status.code(), Some(141));
-    assert_eq!(chat.stderr, b"");
+    for words in [
+        &[][..],
+        &["log"],
+        &["check"],
+        &["sessions"],
+        &["help"],
+        &["--version"],
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut mino = home.mino(words).command();
+        let output = mino.stdin(Stdio::null()).stdout(writer).output().unwrap();
+        assert_eq!(output.status.code(), Some(141), "{words:?}");
+        assert_eq!(output.stderr, b"", "{words:?}");
+    }
 }
 
 /// The reader leaves while nothing is written; the next piece of text finds out.
