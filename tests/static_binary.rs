@@ -185,8 +185,10 @@ impl EmptyRoot {
         fs::write(self.path(name), bytes).unwrap();
     }
 
+    /// By another process: a file that this one has open for writing can't be executed, also while
+    /// only a child of another test, just forked, still has it open.
     fn copy(&self, from: &Path, name: &str) {
-        fs::copy(from, self.path(name)).unwrap_or_else(|error| panic!("{from:?}: {error}"));
+        run(Command::new("cp").arg(from).arg(self.path(name)));
     }
 
     /// Every file below the root, sorted.

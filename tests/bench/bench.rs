@@ -22,6 +22,8 @@ use std::time::Instant;
 use mino::limits::{BURST_MILLIS, QUIET_MILLIS};
 use mino::model::sse::Frames;
 use mino::text::Cleaner;
+use serde_json::Value;
+
 use process::{Look, Piped, count_syncs, run_time};
 use support::beside;
 use support::endpoint::{Answer, Endpoint, Piece, Reply, Request, call, text};
@@ -225,7 +227,7 @@ fn text_turn() -> Vec<Row> {
             TURN_MEMORY,
         ),
         syncs(3.0, &endpoint, &traced),
-        saved_bytes(&lines, &requests),
+        saved_bytes(&lines),
     ]
 }
 
@@ -259,18 +261,21 @@ fn syncs(records: f64, endpoint: &Endpoint, run: &dyn Fn(&Home, usize) -> PathBu
 }
 
 /// What a turn adds to the journal, beside what has to be in it: the question, items and results.
-fn saved_bytes(lines: &[String], requests: &[Request]) -> Row {
+fn saved_bytes(lines: &[String]) -> Row {
     let saved: usize = lines.iter().map(|line| line.len() + 1).sum();
-    let earlier: usize = requests[0].input_text().len() - QUESTION.len();
-    let asked = requests[requests.len() - 1].input_text().len() - earlier;
-    let answered = lines
-        .iter()
-        .rev()
-        .find(|line| line.contains("\"output\":["));
-    let answered = answered.map_or(0, |line| line.len());
+    let needed = |line: &String| -> usize {
+        let record: Value = serde_json::from_str(line).expect("a record");
+        let field = match record["kind"].as_str() {
+            Some("user_message") => &record["text"],
+            Some("model_response") => &record["output"],
+            Some("tool_result") => &record["result"],
+            _ => return 0,
+        };
+        field.to_string().len()
+    };
     Row::new("  its bytes in the journal", Unit::Count, saved as f64).beside(
-        "its items",
-        (asked + answered) as f64,
+        "question, items and results",
+        lines.iter().map(needed).sum::<usize>() as f64,
         Goal::None,
     )
 }
@@ -322,7 +327,7 @@ fn tool_turn() -> Vec<Row> {
         ),
         Row::new("  its peak memory", Unit::Mebibytes, median(peaks)).beside("", 0.0, TURN_MEMORY),
         syncs(6.0, &endpoint, &traced),
-        saved_bytes(&lines, &requests),
+        saved_bytes(&lines),
     ]
 }
 
