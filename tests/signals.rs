@@ -21,16 +21,16 @@ use support::home::{Home, KEY};
 use support::kernel::{Strace, in_own_mounts, mount};
 use support::tty::{QUESTION, Size, Tty};
 use support::{
-    Gathered, Process, alive, all_at_once, first_words, mark, nothing_alive, read, until,
+    Gathered, PATIENCE, Process, alive, all_at_once, first_words, mark, nothing_alive, read, until,
 };
 
 const SIZE: Size = Size { rows: 24, cols: 80 };
 
-/// What a stop may take on a machine that is busy with other things. All that Mino could be waiting
-/// for in these tests takes longer: a name 10 s, a connection 15 s, a command or a retry 30 s.
-const LOADED: Duration = Duration::from_secs(9);
-/// What it may take otherwise.
+/// What a stop may take. All that Mino could be waiting for in these tests takes longer: a name 10 s,
+/// a connection 15 s, a command or a retry 30 s.
 const PROMPT: Duration = Duration::from_secs(1);
+/// How often a stop may take longer, since the machine is busy with other things.
+const TRIES: usize = 8;
 
 // --- every way to be stopped ---------------------------------------------------------------------
 
@@ -127,7 +127,8 @@ fn assert_terminal_is_as_found(tty: &Tty) {
     assert!(!raw.contains("\x1b[?25l"), "the cursor is hidden");
 }
 
-/// Brings Mino into a state, in a chat and with `ask`, and stops it in every way, all at once.
+/// Brings Mino into a state, in a chat and with `ask`, and stops it in every way, all at once. Each
+/// stop must be orderly, and prompt as soon as the machine lets it.
 #[track_caller]
 fn stop_in_every_way(enter: impl Fn(bool) -> Scene + Sync, closed: impl Fn(&Home) + Sync) {
     let stop = |way: Way, is_ask: bool| {
@@ -139,7 +140,7 @@ fn stop_in_every_way(enter: impl Fn(bool) -> Scene + Sync, closed: impl Fn(&Home
         } = enter(is_ask);
         let start = Instant::now();
         way.go(&mut tty);
-        let code = tty.wait_exit_within(LOADED);
+        let code = tty.wait_exit();
         let took = start.elapsed();
         assert_eq!(
             code,
@@ -153,15 +154,18 @@ fn stop_in_every_way(enter: impl Fn(bool) -> Scene + Sync, closed: impl Fn(&Home
         // What was killed may need a moment to die on a busy machine.
         until("the end of all it started", || nothing_alive(&mark));
         closed(&home);
-        took
+        took < PROMPT
     };
     let chats = Way::ALL.map(|way| (way, false));
     let asks = [Way::Signal(Signal::TERM), Way::Key].map(|way| (way, true));
     let stop = &stop;
     let runs = chats.into_iter().chain(asks);
-    let took = all_at_once(runs.map(|(way, is_ask)| move || stop(way, is_ask)));
-    let fastest = took.into_iter().min().unwrap();
-    assert!(fastest < PROMPT, "{fastest:?} at best");
+    all_at_once(runs.map(|(way, is_ask)| {
+        move || {
+            let is_prompt = (0..TRIES).any(|_| stop(way, is_ask));
+            assert!(is_prompt, "never prompt: {way:?}, ask: {is_ask}");
+        }
+    }));
 }
 
 /// The one turn was closed before there was any response.
@@ -329,7 +333,7 @@ fn stopped_while_looking_up_a_name() {
             let name = mark();
             let url = format!("https://{name}.test/v1");
             let scene = Scene::going(is_ask, home_with(&url), ());
-            asked.wait_for(&name, 0, support::PATIENCE).unwrap();
+            asked.wait_for(&name, 0, PATIENCE).unwrap();
             scene
         },
         cancelled_without_a_response,
@@ -510,7 +514,10 @@ fn stopped_while_nobody_reads_the_output() {
             poll(&mut polled, Some(&Timespec::default())).unwrap() == 0
         });
         process.signal(signal);
-        assert_eq!(process.wait(LOADED), Some(Way::Signal(signal).exit_code()));
+        assert_eq!(
+            process.wait(PATIENCE),
+            Some(Way::Signal(signal).exit_code())
+        );
         cancelled_without_a_response(&home);
     }
 }
@@ -524,7 +531,7 @@ fn stopped_while_ask_reads_its_question() {
         tty.wait_for("Waiting for text on standard input");
         tty.send_line("half a question");
         way.go(&mut tty);
-        assert_eq!(tty.wait_exit_within(LOADED), way.exit_code(), "{way:?}");
+        assert_eq!(tty.wait_exit(), way.exit_code(), "{way:?}");
         if way != Way::Close {
             assert_terminal_is_as_found(&tty);
         }
@@ -597,7 +604,7 @@ fn ctrl_c_right_behind_a_line_is_heard() {
         tty.send_line("a line");
         tty.wait_for("a line");
         tty.send("\x03");
-        assert_eq!(tty.wait_exit_within(LOADED), 130);
+        assert_eq!(tty.wait_exit(), 130);
         assert!(tracer.wait().unwrap().success());
         assert_terminal_is_as_found(&tty);
     }
@@ -623,7 +630,7 @@ fn second_signal_changes_nothing() {
     scene.tty.signal(Signal::TERM);
     scene.tty.send("\x03");
     scene.tty.signal(Signal::HUP);
-    assert_eq!(scene.tty.wait_exit_within(LOADED), 130);
+    assert_eq!(scene.tty.wait_exit(), 130);
     assert_terminal_is_as_found(&scene.tty);
     until("the end of all it started", || nothing_alive(&mark));
     assert_eq!(scene.home.result_statuses(), ["cancelled"]);
@@ -839,8 +846,8 @@ fn pipe_closed_in_mid_answer_cancels_the_turn() {
     assert_eq!(&begin, b"Well, ");
     drop(reader);
     release.release();
-    assert_eq!(process.wait(support::PATIENCE), Some(141));
-    assert!(stderr.wait_for_end(support::PATIENCE));
+    assert_eq!(process.wait(PATIENCE), Some(141));
+    assert!(stderr.wait_for_end(PATIENCE));
     assert_eq!(stderr.text(), "");
     cancelled_without_a_response(&home);
 }
