@@ -103,10 +103,10 @@ dist: static
 # or from the registry.
 reproduce:
 	@set -eu; tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; trap 'exit 1' HUP INT TERM; \
-	from=$${CARGO_HOME:-$$HOME/.cargo}; \
+	from=$${CARGO_HOME:-$$HOME/.cargo}; commit=$$(git rev-parse HEAD); \
 	for side in one another/and/deeper; do \
 		mkdir -p "$$tmp/$$side/source" "$$tmp/$$side/home/registry" "$$tmp/$$side/tmp"; \
-		git archive HEAD | tar -x -C "$$tmp/$$side/source"; \
+		git archive $$commit | tar -x -C "$$tmp/$$side/source"; \
 		for part in config.toml registry/index registry/cache; do \
 			if [ -e "$$from/$$part" ]; then cp -R "$$from/$$part" "$$tmp/$$side/home/$$part"; fi; \
 		done; \
