@@ -75,22 +75,18 @@ pub enum TurnError {
 impl fmt::Display for TurnError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            TurnError::Busy => f.write_str(
-                "a turn of this conversation is in progress; ask again when it has ended",
-            ),
+            TurnError::Busy => {
+                f.write_str("a turn of this conversation is in progress; ask again when it has ended")
+            }
             TurnError::Save(error) => error.fmt(f),
             TurnError::Model(error) => error.fmt(f),
-            TurnError::ReusedCall(id) => write!(
-                f,
-                "the model used the call_id {} twice; none of that response's calls ran",
-                quote(id)
-            ),
+            TurnError::ReusedCall(id) => {
+                write!(f, "the model used the call_id {} twice; none of that response's calls ran", quote(id))
+            }
             TurnError::ToolLimit => f.write_str("Tool limit reached."),
             TurnError::Cancelled => f.write_str("the turn was cancelled"),
             TurnError::Left => f.write_str("the turn was cancelled at the approval question"),
-            TurnError::OutputClosed => {
-                f.write_str("the turn was cancelled since its output can't be shown")
-            }
+            TurnError::OutputClosed => f.write_str("the turn was cancelled since its output can't be shown"),
         }
     }
 }
@@ -141,9 +137,7 @@ impl TurnError {
     fn status(&self) -> Option<TurnStatus> {
         match self {
             TurnError::Busy | TurnError::Save(SaveError::Failed { .. }) => None,
-            TurnError::Cancelled | TurnError::Left | TurnError::OutputClosed => {
-                Some(TurnStatus::Cancelled)
-            }
+            TurnError::Cancelled | TurnError::Left | TurnError::OutputClosed => Some(TurnStatus::Cancelled),
             _ => Some(TurnStatus::Failed),
         }
     }
@@ -159,12 +153,7 @@ pub struct Agent {
 
 impl Agent {
     pub fn new(session: Arc<Session>, tools: Toolbox, client: Client, stop: Stop) -> Agent {
-        Agent {
-            session,
-            tools,
-            client: Mutex::new(client),
-            stop,
-        }
+        Agent { session, tools, client: Mutex::new(client), stop }
     }
 
     /// Goes on with another conversation; the one before is let go of.
@@ -221,11 +210,7 @@ impl Agent {
         let mut budget = TURN_REQUESTS;
         loop {
             let reply = ask(turn, client, &mut budget, operator)?;
-            if let Some(call) = reply
-                .calls()
-                .iter()
-                .find(|call| turn.knows_call(&call.call_id))
-            {
+            if let Some(call) = reply.calls().iter().find(|call| turn.knows_call(&call.call_id)) {
                 return Err(TurnError::ReusedCall(call.call_id.clone()));
             }
             turn.response(reply.text(), reply.items())?;
@@ -243,12 +228,7 @@ impl Agent {
     }
 
     /// One call, from its arguments to its saved result.
-    fn serve(
-        &self,
-        turn: &mut Turn<'_>,
-        call: &Call,
-        operator: &mut dyn Operator,
-    ) -> Result<(), TurnError> {
+    fn serve(&self, turn: &mut Turn<'_>, call: &Call, operator: &mut dyn Operator) -> Result<(), TurnError> {
         let prepared = match self.tools.prepare(call) {
             Ok(prepared) => prepared,
             Err(refused) => return settle(turn, call, &refused, operator),
@@ -261,18 +241,12 @@ impl Agent {
         }
         match verdict {
             Verdict::Approved => self.execute(turn, call, prepared, operator),
-            Verdict::Denied => settle(
-                turn,
-                call,
-                &denied("The user denied this command; it was not run."),
-                operator,
-            ),
-            Verdict::NoTerminal => settle(
-                turn,
-                call,
-                &denied("Denied: approval needs an interactive terminal."),
-                operator,
-            ),
+            Verdict::Denied => {
+                settle(turn, call, &denied("The user denied this command; it was not run."), operator)
+            }
+            Verdict::NoTerminal => {
+                settle(turn, call, &denied("Denied: approval needs an interactive terminal."), operator)
+            }
             Verdict::Leave => {
                 turn.result(
                     &call.call_id,
@@ -293,22 +267,14 @@ impl Agent {
         operator: &mut dyn Operator,
     ) -> Result<(), TurnError> {
         operator.show(Event::Running(prepared.display()))?;
-        let cwd = prepared
-            .display()
-            .cwd
-            .as_ref()
-            .map(|cwd| cwd.to_string_lossy().into_owned());
+        let cwd = prepared.display().cwd.as_ref().map(|cwd| cwd.to_string_lossy().into_owned());
         let started = turn.start(call, &cwd.unwrap_or_default())?;
         let Outcome { result, notice } = tools::execute(prepared, started);
         settle(turn, call, &result, operator)?;
         if let Some(notice) = notice {
             operator.show(Event::Notice(&notice))?;
         }
-        if self.stop.stopped() {
-            Err(TurnError::Cancelled)
-        } else {
-            Ok(())
-        }
+        if self.stop.stopped() { Err(TurnError::Cancelled) } else { Ok(()) }
     }
 }
 
@@ -329,10 +295,7 @@ fn ask(
 }
 
 fn not_executed() -> ToolResult {
-    ToolResult::not_run(
-        NotRun::NotExecuted,
-        "The turn ended before this call; it was not executed.",
-    )
+    ToolResult::not_run(NotRun::NotExecuted, "The turn ended before this call; it was not executed.")
 }
 
 fn denied(why: &str) -> ToolResult {

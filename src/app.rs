@@ -35,10 +35,7 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> Exit {
     let command = match args::parse(words) {
         Ok(command) => command,
         Err(error) => {
-            complain(&Complaint::new(
-                error.0,
-                Some("`mino help` lists commands and options"),
-            ));
+            complain(&Complaint::new(error.0, Some("`mino help` lists commands and options")));
             return Exit::Usage;
         }
     };
@@ -78,10 +75,7 @@ fn print(text: &str) -> Exit {
         Ok(()) => Exit::Done,
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Exit::ClosedOutput,
         Err(error) => {
-            complain(&Complaint::new(
-                format!("cannot write the output: {error}"),
-                None,
-            ));
+            complain(&Complaint::new(format!("cannot write the output: {error}"), None));
             Exit::Failure
         }
     }
@@ -97,9 +91,9 @@ fn place(id: Option<String>) -> Result<(Home, SessionId), Complaint> {
     let home = Home::at(Environment::read().mino_home()?);
     let id = match id {
         Some(prefix) => home.find(&prefix)?,
-        None => home.active()?.ok_or_else(|| {
-            Complaint::new("there is no conversation yet", Some("`mino` starts one"))
-        })?,
+        None => home
+            .active()?
+            .ok_or_else(|| Complaint::new("there is no conversation yet", Some("`mino` starts one")))?,
     };
     Ok((home, id))
 }
@@ -107,10 +101,7 @@ fn place(id: Option<String>) -> Result<(Home, SessionId), Complaint> {
 /// `mino log`: every record that can be read, then what is wrong with the rest, if anything.
 fn log(id: Option<String>) -> Result<Exit, Complaint> {
     let (home, id) = place(id)?;
-    let (mut transcript, mut exit) = (
-        Transcript::default(),
-        print(&format!("Conversation {id}\n\n")),
-    );
+    let (mut transcript, mut exit) = (Transcript::default(), print(&format!("Conversation {id}\n\n")));
     let finding = session::read(&home, &id, &Wire, &mut |entry| {
         if exit == Exit::Done {
             exit = print(&transcript.add(&entry));
@@ -138,12 +129,7 @@ fn sessions() -> Result<Exit, Complaint> {
         .iter()
         .map(|info| {
             let mark = if current == Some(info.id) { '*' } else { ' ' };
-            format!(
-                "{mark} {}  {}  {} turns\n",
-                info.id,
-                record::time(info.changed),
-                info.turns
-            )
+            format!("{mark} {}  {}  {} turns\n", info.id, record::time(info.changed), info.turns)
         })
         .collect();
     Ok(print(&rows))
@@ -152,9 +138,7 @@ fn sessions() -> Result<Exit, Complaint> {
 /// The chat, or one question.
 fn converse(options: Options, question: Option<Question>) -> Result<Exit, Complaint> {
     let env = Environment::read();
-    SECRET_VARIABLES
-        .iter()
-        .for_each(|name| process::overwrite_env_value(name));
+    SECRET_VARIABLES.iter().for_each(|name| process::overwrite_env_value(name));
     let stop = start_process()?;
     let home = Home::at(env.mino_home()?);
     let mut person = person(&env, question.is_some(), &stop);
@@ -216,9 +200,7 @@ fn plan(
         instructions,
         soul_is_missing,
         chosen,
-        question: question
-            .map(|question| whole_question(question, person))
-            .transpose()?,
+        question: question.map(|question| whole_question(question, person)).transpose()?,
     })
 }
 
@@ -246,9 +228,7 @@ fn set_out(
     let mut notices = Vec::new();
     for path in home.prepare()? {
         let path = text::quote_os(path.as_os_str());
-        notices.push(format!(
-            "Notice: others may use {path}, and it can't be made private."
-        ));
+        notices.push(format!("Notice: others may use {path}, and it can't be made private."));
     }
     if let Some(config) = plan.to_save {
         config.save()?;

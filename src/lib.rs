@@ -22,13 +22,7 @@
     clippy::indexing_slicing,
     clippy::string_slice
 )]
-#![deny(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    clippy::todo,
-    clippy::unimplemented,
-    clippy::dbg_macro
-)]
+#![deny(clippy::print_stdout, clippy::print_stderr, clippy::todo, clippy::unimplemented, clippy::dbg_macro)]
 #![cfg_attr(
     test,
     allow(

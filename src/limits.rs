@@ -163,8 +163,7 @@ pub const EXIT_MILLIS: u64 = 900;
 pub const BLOCK_BYTES: i32 = 128 * KIB as i32;
 
 // A record must be able to hold the largest question, response and result.
-const _: () =
-    assert!((LINE_BYTES + STDIN_BYTES) * JSON_GROWTH + RECORD_FRAME_BYTES <= RECORD_BYTES);
+const _: () = assert!((LINE_BYTES + STDIN_BYTES) * JSON_GROWTH + RECORD_FRAME_BYTES <= RECORD_BYTES);
 const _: () = assert!(RESPONSE_BYTES < RECORD_BYTES);
 // The room must hold the largest result, a closing result for every call of a turn, and the end.
 const _: () = assert!(
@@ -176,10 +175,7 @@ const _: () = assert!(
 const _: () = assert!(JOURNAL_ROOM_BYTES < JOURNAL_BYTES && RECORD_BYTES as u64 <= JOURNAL_BYTES);
 // An event must be able to carry a whole response twice (its items, then the terminal event's echo).
 const _: () = assert!(EVENT_BYTES >= RESPONSE_BYTES && (EVENT_BYTES as u64) < STREAM_BYTES);
-const _: () = assert!(
-    COMMAND_BYTES <= 64 * KIB,
-    "a command must fit the kernel's argument limit"
-);
+const _: () = assert!(COMMAND_BYTES <= 64 * KIB, "a command must fit the kernel's argument limit");
 const _: () = assert!(GRACE_MILLIS + REAP_MILLIS < EXIT_MILLIS && EXIT_MILLIS < 1_000);
 // Dropping until the input is quiet must cover what counts as one burst.
 const _: () = assert!(BURST_MILLIS <= QUIET_MILLIS && QUIET_MILLIS < PASTE_MILLIS);

@@ -136,27 +136,12 @@ fn is_false(flag: &bool) -> bool {
 impl ToolResult {
     /// A call that was never started. There is no exit code and nothing to truncate.
     pub fn not_run(why: NotRun, output: impl Into<String>) -> ToolResult {
-        ToolResult {
-            status: Status::NotRun(why),
-            output: output.into(),
-            exit_code: None,
-            truncated: false,
-        }
+        ToolResult { status: Status::NotRun(why), output: output.into(), exit_code: None, truncated: false }
     }
 
     /// A call that was started.
-    pub fn ran(
-        how: Ran,
-        output: impl Into<String>,
-        exit_code: Option<i32>,
-        truncated: bool,
-    ) -> ToolResult {
-        ToolResult {
-            status: Status::Ran(how),
-            output: output.into(),
-            exit_code,
-            truncated,
-        }
+    pub fn ran(how: Ran, output: impl Into<String>, exit_code: Option<i32>, truncated: bool) -> ToolResult {
+        ToolResult { status: Status::Ran(how), output: output.into(), exit_code, truncated }
     }
 
     pub fn status(&self) -> Status {
@@ -187,23 +172,11 @@ impl<'de> Deserialize<'de> for ToolResult {
             #[serde(default)]
             truncated: bool,
         }
-        let Fields {
-            status,
-            output,
-            exit_code,
-            truncated,
-        } = Fields::deserialize(deserializer)?;
+        let Fields { status, output, exit_code, truncated } = Fields::deserialize(deserializer)?;
         if !status.ran() && (exit_code.is_some() || truncated) {
-            return Err(D::Error::custom(
-                "a result that did not run has an exit code or is truncated",
-            ));
+            return Err(D::Error::custom("a result that did not run has an exit code or is truncated"));
         }
-        Ok(ToolResult {
-            status,
-            output,
-            exit_code,
-            truncated,
-        })
+        Ok(ToolResult { status, output, exit_code, truncated })
     }
 }
 

@@ -102,10 +102,7 @@ impl Cleaner {
         let mut rest = text;
         while !rest.is_empty() {
             // Printable ASCII needs no look at the single character, and is most of all text.
-            let plain = rest
-                .bytes()
-                .take_while(|b| (0x20..0x7f).contains(b))
-                .count();
+            let plain = rest.bytes().take_while(|b| (0x20..0x7f).contains(b)).count();
             if let Some((head, tail)) = rest.split_at_checked(plain)
                 && plain > 0
             {
@@ -138,19 +135,10 @@ impl Cleaner {
 /// default-ignorable) but for the joiners U+200C and U+200D and the variation selectors.
 fn is_deleted(c: char) -> bool {
     match c {
-        '\u{200c}'
-        | '\u{200d}'
-        | '\u{fe00}'..='\u{fe0f}'
-        | '\u{180b}'..='\u{180d}'
-        | '\u{180f}' => false,
+        '\u{200c}' | '\u{200d}' | '\u{fe00}'..='\u{fe0f}' | '\u{180b}'..='\u{180d}' | '\u{180f}' => false,
         '\u{0}'..='\u{1f}' | '\u{7f}'..='\u{9f}' => true,
-        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' => {
-            true
-        }
-        '\u{180e}'
-        | '\u{200b}'..='\u{200f}'
-        | '\u{202a}'..='\u{202e}'
-        | '\u{2060}'..='\u{206f}' => true,
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' => true,
+        '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' => true,
         '\u{3164}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}' => true,
         '\u{13430}'..='\u{1345f}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' => true,
         '\u{e0000}'..='\u{e0fff}' => true,
@@ -180,13 +168,7 @@ pub fn decode_output(bytes: &[u8], cut: bool) -> String {
     let mut out = String::with_capacity(bytes.len());
     let mut chunks = bytes.utf8_chunks().peekable();
     while let Some(chunk) = chunks.next() {
-        out.extend(chunk.valid().chars().map(|c| {
-            if c == '\0' {
-                char::REPLACEMENT_CHARACTER
-            } else {
-                c
-            }
-        }));
+        out.extend(chunk.valid().chars().map(|c| if c == '\0' { char::REPLACEMENT_CHARACTER } else { c }));
         let invalid = chunk.invalid();
         let is_torn_end = cut && chunks.peek().is_none() && is_prefix_of_character(invalid);
         if !invalid.is_empty() && !is_torn_end {
@@ -206,10 +188,7 @@ mod tests {
 
     #[test]
     fn quote_keeps_readable_text() {
-        assert_eq!(
-            quote("echo 'héllo 世界 🙂 สวัสดี ée\u{301}'"),
-            "\"echo 'héllo 世界 🙂 สวัสดี ée\u{301}'\""
-        );
+        assert_eq!(quote("echo 'héllo 世界 🙂 สวัสดี ée\u{301}'"), "\"echo 'héllo 世界 🙂 สวัสดี ée\u{301}'\"");
         assert_eq!(quote("a \"b\" \\ c"), r#""a \"b\" \\ c""#);
     }
 
@@ -226,10 +205,7 @@ mod tests {
         }
         assert_eq!(quote("a\r\n\tb"), r#""a\r\n\tb""#);
         assert_eq!(quote("\u{301}a"), "\"\\u{301}a\"");
-        assert_eq!(
-            quote_os(OsStr::from_bytes(b"a\xffb\xe4\xb8")),
-            r#""a\xffb\xe4\xb8""#
-        );
+        assert_eq!(quote_os(OsStr::from_bytes(b"a\xffb\xe4\xb8")), r#""a\xffb\xe4\xb8""#);
     }
 
     #[test]
@@ -242,22 +218,13 @@ mod tests {
     fn attacks_lose_their_controls_and_keep_their_letters() {
         for (attack, shown) in [
             ("\u{1b}]52;c;ZXZpbA==\u{7}", "]52;c;ZXZpbA=="),
-            (
-                "\u{1b}]8;;http://evil\u{1b}\\ok\u{1b}]8;;\u{1b}\\",
-                "]8;;http://evil\\ok]8;;\\",
-            ),
+            ("\u{1b}]8;;http://evil\u{1b}\\ok\u{1b}]8;;\u{1b}\\", "]8;;http://evil\\ok]8;;\\"),
             ("\u{1b}[2J\u{1b}]0;x\u{7}\u{1b}c", "[2J]0;xc"),
             ("\u{1b}P$q\"p\u{1b}\\", "P$q\"p\\"),
             ("\u{9b}31m\u{9d}0;x\u{9c}", "31m0;x"),
-            (
-                "safe\rApprove this operation? [y/N] y",
-                "safe\nApprove this operation? [y/N] y",
-            ),
+            ("safe\rApprove this operation? [y/N] y", "safe\nApprove this operation? [y/N] y"),
             ("abc\u{8}\u{8}\u{8}xyz\u{7f}", "abcxyz"),
-            (
-                "a\u{202e}b\u{2066}c\u{2069}d\u{200f}e\u{61c}f\u{200b}g\u{feff}h\u{ad}i",
-                "abcdefghi",
-            ),
+            ("a\u{202e}b\u{2066}c\u{2069}d\u{200f}e\u{61c}f\u{200b}g\u{feff}h\u{ad}i", "abcdefghi"),
             ("\u{e0041}\u{e0042}x", "x"),
         ] {
             assert_eq!(clean(attack), shown);
@@ -289,10 +256,7 @@ mod tests {
 
     #[test]
     fn output_is_replaced_but_a_torn_end_is_dropped() {
-        assert_eq!(
-            decode_output(b"\xc4\xe3\xba\xc3\n", false),
-            "\u{fffd}\u{fffd}\u{fffd}\n"
-        );
+        assert_eq!(decode_output(b"\xc4\xe3\xba\xc3\n", false), "\u{fffd}\u{fffd}\u{fffd}\n");
         assert_eq!(decode_output(b"a\0b", false), "a\u{fffd}b");
         let face = "🙂".as_bytes();
         for kept in 1..4 {

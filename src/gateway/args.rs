@@ -14,33 +14,18 @@ type Row = (&'static str, &'static str);
 
 const COMMANDS: &[Row] = &[
     ("mino", "chat: continue the current conversation"),
-    (
-        "mino ask [--] TEXT...",
-        "ask one question, then exit; text on standard input is appended",
-    ),
+    ("mino ask [--] TEXT...", "ask one question, then exit; text on standard input is appended"),
     ("mino ask -", "take the question from standard input"),
-    (
-        "mino log [ID]",
-        "print a conversation with times, commands and results",
-    ),
-    (
-        "mino check [ID]",
-        "validate a conversation's file and say what a start would do",
-    ),
-    (
-        "mino sessions",
-        "list the conversations; * marks the current one",
-    ),
+    ("mino log [ID]", "print a conversation with times, commands and results"),
+    ("mino check [ID]", "validate a conversation's file and say what a start would do"),
+    ("mino sessions", "list the conversations; * marks the current one"),
     ("mino help", "this text; also --help, -h"),
     ("mino version", "the version; also --version, -V"),
 ];
 
 const OPTIONS: &[Row] = &[
     ("--new", "start a new conversation and make it current"),
-    (
-        "--session ID",
-        "continue that one and make it current; a unique prefix will do",
-    ),
+    ("--session ID", "continue that one and make it current; a unique prefix will do"),
     ("--model NAME", "the model, for this run"),
     ("--base-url URL", "the server, for this run"),
 ];
@@ -51,10 +36,7 @@ pub const CHAT_COMMANDS: &[Row] = &[
     ("/new", "start a new conversation"),
     ("/exit", "leave; so does Ctrl+D on an empty line"),
     ("Ctrl+C", "leave at once; a turn in progress is cancelled"),
-    (
-        "Alt+Enter",
-        "a line break in the question; a paste keeps its own",
-    ),
+    ("Alt+Enter", "a line break in the question; a paste keeps its own"),
     ("Up, Down", "earlier questions"),
 ];
 
@@ -99,12 +81,7 @@ pub struct UsageError(pub String);
 
 /// Reads the arguments after the program's name.
 pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command, UsageError> {
-    let mut words = words
-        .into_iter()
-        .map(to_text)
-        .collect::<Result<Vec<_>, _>>()?
-        .into_iter()
-        .peekable();
+    let mut words = words.into_iter().map(to_text).collect::<Result<Vec<_>, _>>()?.into_iter().peekable();
     let mut options = Options::default();
     take_options(&mut words, &mut options)?;
     let Some(command) = words.next() else {
@@ -129,9 +106,7 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command, Usage
         Some(word) if !matches!(command, Command::Help | Command::Version) => {
             usage(format!("unexpected argument {}", quote(&word)))
         }
-        _ if options != Options::default()
-            && !matches!(command, Command::Help | Command::Version) =>
-        {
+        _ if options != Options::default() && !matches!(command, Command::Help | Command::Version) => {
             usage("options belong to `mino` and `mino ask` only".into())
         }
         _ => Ok(command),
@@ -151,12 +126,8 @@ fn usage<T>(message: String) -> Result<T, UsageError> {
 }
 
 fn to_text(word: OsString) -> Result<String, UsageError> {
-    word.into_string().map_err(|word| {
-        UsageError(format!(
-            "not UTF-8: argument {}",
-            crate::text::quote_os(&word)
-        ))
-    })
+    word.into_string()
+        .map_err(|word| UsageError(format!("not UTF-8: argument {}", crate::text::quote_os(&word))))
 }
 
 /// Takes options up to the first word that is none; `--help` and `--version` are left as commands.
@@ -176,10 +147,7 @@ fn take_options(
             choose(options, Choice::New)?;
             continue;
         }
-        let value = match inline
-            .or_else(|| words.next())
-            .filter(|value| !value.is_empty())
-        {
+        let value = match inline.or_else(|| words.next()).filter(|value| !value.is_empty()) {
             Some(value) => value,
             None => return usage(format!("{name} needs a value")),
         };
@@ -205,26 +173,21 @@ fn choose(options: &mut Options, choice: Choice) -> Result<(), UsageError> {
     Ok(())
 }
 
-fn question(
-    mut words: std::iter::Peekable<impl Iterator<Item = String>>,
-) -> Result<Question, UsageError> {
+fn question(mut words: std::iter::Peekable<impl Iterator<Item = String>>) -> Result<Question, UsageError> {
     let literal = words.next_if_eq("--").is_some();
     if let Some(word) = words.peek()
         && !literal
         && word.starts_with('-')
         && word.len() > 1
     {
-        return usage(format!(
-            "unknown option {} (put -- before a question that begins so)",
-            quote(word)
-        ));
+        return usage(format!("unknown option {} (put -- before a question that begins so)", quote(word)));
     }
     let text = words.collect::<Vec<_>>().join(" ");
     match text.as_str() {
         "-" if !literal => Ok(Question::StandardInput),
-        _ if text.starts_with("- ") && !literal => usage(
-            "`-` takes the whole question from standard input, so nothing may follow it".into(),
-        ),
+        _ if text.starts_with("- ") && !literal => {
+            usage("`-` takes the whole question from standard input, so nothing may follow it".into())
+        }
         blank if blank.trim().is_empty() => {
             usage("`mino ask` needs a question, or `-` to take it from standard input".into())
         }
@@ -246,9 +209,7 @@ pub fn help() -> String {
 
 /// Rows as aligned lines.
 pub fn table(rows: &[Row]) -> String {
-    rows.iter()
-        .map(|(typed, does)| format!("  {typed:<22} {does}\n"))
-        .collect()
+    rows.iter().map(|(typed, does)| format!("  {typed:<22} {does}\n")).collect()
 }
 
 #[cfg(test)]
@@ -266,49 +227,28 @@ mod tests {
     #[test]
     fn every_row_of_the_help_is_understood() {
         for (typed, _) in COMMANDS {
-            let line = typed
-                .replace("[--] ", "")
-                .replace("TEXT...", "why")
-                .replace("[ID]", "");
+            let line = typed.replace("[--] ", "").replace("TEXT...", "why").replace("[ID]", "");
             assert!(parsed(line.trim_start_matches("mino")).is_ok(), "{typed}");
         }
         for (typed, _) in OPTIONS {
             assert!(matches!(parsed(typed), Ok(Command::Chat(_))), "{typed}");
-            assert!(
-                matches!(parsed(&format!("ask {typed} why")), Ok(Command::Ask(..))),
-                "{typed}"
-            );
+            assert!(matches!(parsed(&format!("ask {typed} why")), Ok(Command::Ask(..))), "{typed}");
         }
     }
 
     #[test]
     fn options_come_before_the_question_and_end_there() {
-        let Ok(Command::Ask(options, question)) =
-            parsed("--model m ask --session=ab how --new works")
-        else {
+        let Ok(Command::Ask(options, question)) = parsed("--model m ask --session=ab how --new works") else {
             panic!()
         };
         assert_eq!(
             options,
-            Options {
-                choice: Choice::Named("ab".into()),
-                model: Some("m".into()),
-                base_url: None
-            }
+            Options { choice: Choice::Named("ab".into()), model: Some("m".into()), base_url: None }
         );
         assert_eq!(question, words("how --new works"));
-        assert_eq!(
-            parsed("ask -- --new"),
-            Ok(Command::Ask(Options::default(), words("--new")))
-        );
-        assert_eq!(
-            parsed("ask -- -"),
-            Ok(Command::Ask(Options::default(), words("-")))
-        );
-        assert_eq!(
-            parsed("ask -"),
-            Ok(Command::Ask(Options::default(), Question::StandardInput))
-        );
+        assert_eq!(parsed("ask -- --new"), Ok(Command::Ask(Options::default(), words("--new"))));
+        assert_eq!(parsed("ask -- -"), Ok(Command::Ask(Options::default(), words("-"))));
+        assert_eq!(parsed("ask -"), Ok(Command::Ask(Options::default(), Question::StandardInput)));
     }
 
     #[test]
@@ -327,9 +267,7 @@ mod tests {
             ("--model=", "--model needs a value"),
             ("--new log", "options belong"),
         ] {
-            let Err(UsageError(message)) = parsed(line) else {
-                panic!("{line}")
-            };
+            let Err(UsageError(message)) = parsed(line) else { panic!("{line}") };
             assert!(message.contains(said), "{line}: {message}");
         }
     }

@@ -12,9 +12,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use crate::agent::{Agent, Event, Operator, OutputClosed, TurnError};
-use crate::limits::{
-    ECHO_CHARS, HISTORY_LINES, PATIENCE_SECONDS, QUIET_ROUNDS, READ_BYTES, STDIN_BYTES,
-};
+use crate::limits::{ECHO_CHARS, HISTORY_LINES, PATIENCE_SECONDS, QUIET_ROUNDS, READ_BYTES, STDIN_BYTES};
 use crate::step::{Display, Repeat, Verdict};
 use crate::sys::signal::Stop;
 use crate::sys::terminal::{self, Wait};
@@ -40,13 +38,7 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    pub fn new(
-        screen: Screen,
-        reader: Reader,
-        mode: Mode,
-        interactive: bool,
-        stop: Stop,
-    ) -> Terminal {
+    pub fn new(screen: Screen, reader: Reader, mode: Mode, interactive: bool, stop: Stop) -> Terminal {
         Terminal {
             screen,
             reader,
@@ -66,9 +58,7 @@ impl Terminal {
 
     /// Shows an error. A screen that can't show it is remembered by the screen itself.
     pub fn complain(&mut self, complaint: &Complaint) {
-        let _ = self
-            .screen
-            .error(&complaint.message, complaint.hint.as_deref());
+        let _ = self.screen.error(&complaint.message, complaint.hint.as_deref());
     }
 
     /// The exit that a signal or a failed screen asks for, which outranks every other.
@@ -80,10 +70,7 @@ impl Terminal {
         if error.kind() == io::ErrorKind::BrokenPipe {
             return Some(Exit::ClosedOutput);
         }
-        self.complain(&Complaint::new(
-            format!("cannot write the output: {error}"),
-            None,
-        ));
+        self.complain(&Complaint::new(format!("cannot write the output: {error}"), None));
         Some(Exit::Failure)
     }
 
@@ -114,9 +101,7 @@ impl Terminal {
         };
         before_question(None)?;
         // A screen that fails in between fails again at the question, where it counts.
-        let answer = self
-            .reader
-            .answer(APPROVE, &mut |notice| drop(before_question(Some(notice))))?;
+        let answer = self.reader.answer(APPROVE, &mut |notice| drop(before_question(Some(notice))))?;
         self.screen.line_ended();
         Ok(Some(match answer {
             Answer::Resumed => return Ok(None),
@@ -156,15 +141,11 @@ impl Operator for Terminal {
             }
             Event::Text(piece) => self.screen.answer(piece),
             Event::Answered(usage) => {
-                let seconds = self
-                    .asked
-                    .take()
-                    .map_or(0, |asked| asked.elapsed().as_secs());
+                let seconds = self.asked.take().map_or(0, |asked| asked.elapsed().as_secs());
                 self.screen.end_answer(usage.map(|usage| (usage, seconds)))
             }
             Event::Running(display) => {
-                self.screen
-                    .wait_for("Running…", display.seconds, Instant::now());
+                self.screen.wait_for("Running…", display.seconds, Instant::now());
                 Ok(())
             }
             Event::Result(result) => self.screen.result(result),
@@ -176,14 +157,8 @@ impl Operator for Terminal {
     fn approve(&mut self, display: &Display, repeat: Option<&Repeat>) -> Verdict {
         if !self.interactive {
             self.unapproved = true;
-            let shown = self
-                .screen
-                .refused(display, "Denied: approval needs an interactive terminal.");
-            return if shown.is_ok() {
-                Verdict::NoTerminal
-            } else {
-                Verdict::ScreenFailed
-            };
+            let shown = self.screen.refused(display, "Denied: approval needs an interactive terminal.");
+            return if shown.is_ok() { Verdict::NoTerminal } else { Verdict::ScreenFailed };
         }
         self.decide(display, repeat).unwrap_or_else(|error| {
             self.fail(error);
@@ -362,11 +337,7 @@ impl Terminal {
 
     /// Where questions are piped in, the exit code tells how they went; a person has seen it.
     fn piped(&self, outcome: Exit) -> Exit {
-        if self.is_typing() {
-            Exit::Done
-        } else {
-            outcome
-        }
+        if self.is_typing() { Exit::Done } else { outcome }
     }
 
     fn goodbye(&mut self, worst: Exit) -> Exit {
@@ -378,17 +349,10 @@ impl Terminal {
     /// code is then [`Terminal::forced_exit`]'s.
     pub fn read_input(&mut self) -> Result<String, Complaint> {
         let fail = |why: String| {
-            Complaint::new(
-                format!("cannot read the question from standard input: {why}"),
-                None,
-            )
+            Complaint::new(format!("cannot read the question from standard input: {why}"), None)
         };
-        let mut input = File::from(
-            io::stdin()
-                .as_fd()
-                .try_clone_to_owned()
-                .map_err(|error| fail(error.to_string()))?,
-        );
+        let mut input =
+            File::from(io::stdin().as_fd().try_clone_to_owned().map_err(|error| fail(error.to_string()))?);
         let (mut bytes, mut buffer) = (Vec::new(), vec![0; READ_BYTES]);
         let mut patience = Some(Duration::from_secs(PATIENCE_SECONDS));
         loop {
@@ -403,12 +367,10 @@ impl Terminal {
                 }
                 Wait::Input => match input.read(&mut buffer) {
                     // A terminal that was closed reads like one where Ctrl+D was typed; its signal tells.
-                    Ok(0) => {
-                        match terminal::wait(input.as_fd(), &self.stop, Some(Duration::ZERO)) {
-                            Ok(Wait::Stopped) => {}
-                            _ => break,
-                        }
-                    }
+                    Ok(0) => match terminal::wait(input.as_fd(), &self.stop, Some(Duration::ZERO)) {
+                        Ok(Wait::Stopped) => {}
+                        _ => break,
+                    },
                     Ok(n) if bytes.len() + n > STDIN_BYTES => {
                         return Err(fail(format!("it is longer than {STDIN_BYTES} bytes")));
                     }

@@ -43,11 +43,7 @@ the same environment.";
 #[derive(Debug)]
 pub enum ConfigError {
     /// A file can't be read or written.
-    File {
-        deed: &'static str,
-        path: PathBuf,
-        source: io::Error,
-    },
+    File { deed: &'static str, path: PathBuf, source: io::Error },
     /// A file or variable holds something else than it should.
     Wrong { place: String, why: String },
     /// A field that nobody gave.
@@ -64,12 +60,7 @@ impl fmt::Display for ConfigError {
             }
             ConfigError::Wrong { place, why } => write!(f, "cannot use {place}: {why}"),
             ConfigError::Missing { field, file } => {
-                write!(
-                    f,
-                    "no {} is set, and {} has none",
-                    quote(field),
-                    quote_os(file.as_os_str())
-                )
+                write!(f, "no {} is set, and {} has none", quote(field), quote_os(file.as_os_str()))
             }
             ConfigError::NoHome(why) => write!(f, "cannot find a home directory: {why}"),
         }
@@ -105,12 +96,7 @@ impl Environment {
 
     #[cfg(test)]
     fn of(pairs: &[(&str, &str)]) -> Environment {
-        Environment(
-            pairs
-                .iter()
-                .map(|(name, value)| (name.into(), value.into()))
-                .collect(),
-        )
+        Environment(pairs.iter().map(|(name, value)| (name.into(), value.into())).collect())
     }
 
     /// The variable's value; an empty one counts as unset.
@@ -120,9 +106,7 @@ impl Environment {
     }
 
     fn text(&self, name: &str) -> Result<Option<String>, ConfigError> {
-        let value = self
-            .get(name)
-            .map(|value| value.to_str().map(str::to_owned).ok_or("it is not UTF-8"));
+        let value = self.get(name).map(|value| value.to_str().map(str::to_owned).ok_or("it is not UTF-8"));
         value.transpose().map_err(|why| wrong(name, why))
     }
 
@@ -130,10 +114,9 @@ impl Environment {
     pub fn mino_home(&self) -> Result<PathBuf, ConfigError> {
         match self.get("MINO_HOME") {
             Some(path) if Path::new(path).is_absolute() => Ok(path.into()),
-            Some(path) => Err(ConfigError::NoHome(format!(
-                "MINO_HOME is {}, not an absolute path",
-                quote_os(path)
-            ))),
+            Some(path) => {
+                Err(ConfigError::NoHome(format!("MINO_HOME is {}, not an absolute path", quote_os(path))))
+            }
             None => Ok(self.home()?.join(".mino")),
         }
     }
@@ -147,16 +130,12 @@ impl Environment {
             path if !path.is_dir() => "not an existing directory",
             path => return Ok(path.into()),
         };
-        Err(ConfigError::NoHome(format!(
-            "HOME is {}, {fault}",
-            quote_os(home)
-        )))
+        Err(ConfigError::NoHome(format!("HOME is {}, {fault}", quote_os(home))))
     }
 
     /// `HOME` for a command: as it is, or `/` where there is none.
     pub fn command_home(&self) -> OsString {
-        self.home()
-            .map_or_else(|_| "/".into(), PathBuf::into_os_string)
+        self.home().map_or_else(|_| "/".into(), PathBuf::into_os_string)
     }
 
     /// Whether the terminal, if there is one, understands escape sequences.
@@ -170,10 +149,7 @@ impl Environment {
 }
 
 fn wrong(place: &str, why: impl Into<String>) -> ConfigError {
-    ConfigError::Wrong {
-        place: place.into(),
-        why: why.into(),
-    }
+    ConfigError::Wrong { place: place.into(), why: why.into() }
 }
 
 /// What `config.json` holds. A field that is absent is `None`; an empty key is a decision.
@@ -192,27 +168,13 @@ impl Config {
     /// Reads the file; a missing one is an empty one.
     pub fn read(file: &Path) -> Result<Config, ConfigError> {
         let bytes = file::read_bounded(file, CONFIG_BYTES, Links::Follow);
-        let bytes = bytes.map_err(|source| ConfigError::File {
-            deed: "read",
-            path: file.into(),
-            source,
-        })?;
-        let mut config = Config {
-            file: file.into(),
-            ..Config::default()
-        };
+        let bytes = bytes.map_err(|source| ConfigError::File { deed: "read", path: file.into(), source })?;
+        let mut config = Config { file: file.into(), ..Config::default() };
         if let Some(bytes) = bytes {
             let place = quote_os(file.as_os_str());
             let fields: Map<String, Value> = serde_json::from_slice(&bytes).map_err(|error| {
-                let what = if error.is_data() {
-                    "it is not a JSON object"
-                } else {
-                    "it is not JSON"
-                };
-                wrong(
-                    &place,
-                    format!("{what} (line {}, column {})", error.line(), error.column()),
-                )
+                let what = if error.is_data() { "it is not a JSON object" } else { "it is not JSON" };
+                wrong(&place, format!("{what} (line {}, column {})", error.line(), error.column()))
             })?;
             for (name, value) in fields {
                 config.set(&name, value).map_err(|why| wrong(&place, why))?;
@@ -225,12 +187,9 @@ impl Config {
         let field = quote(name);
         let text = match (name, value) {
             ("idle_timeout_seconds", value) => {
-                let seconds = value
-                    .as_u64()
-                    .filter(|n| (1..=IDLE_MAX_SECONDS).contains(n));
-                let seconds = seconds.ok_or(format!(
-                    "field {field} must be a whole number from 1 to {IDLE_MAX_SECONDS}"
-                ))?;
+                let seconds = value.as_u64().filter(|n| (1..=IDLE_MAX_SECONDS).contains(n));
+                let seconds = seconds
+                    .ok_or(format!("field {field} must be a whole number from 1 to {IDLE_MAX_SECONDS}"))?;
                 self.idle_timeout_seconds = Some(seconds);
                 return Ok(());
             }
@@ -244,8 +203,7 @@ impl Config {
             "base_url" => self.base_url = Some(text).filter(|text| !text.is_empty()),
             "model" => self.model = Some(text).filter(|text| !text.is_empty()),
             "api_key" => {
-                self.api_key =
-                    Some(check_key(&text).map_err(|why| format!("field {field}: {why}"))?)
+                self.api_key = Some(check_key(&text).map_err(|why| format!("field {field}: {why}"))?)
             }
             _ if text.contains('\0') => return Err(format!("field {field} holds a NUL character")),
             _ => self.path = Some(text).filter(|text| !text.is_empty()),
@@ -256,19 +214,12 @@ impl Config {
     /// Writes what is known, atomically.
     pub fn save(&self) -> Result<(), ConfigError> {
         let mut fields = Map::new();
-        let mut put =
-            |name: &str, value: Option<Value>| value.map(|value| fields.insert(name.into(), value));
+        let mut put = |name: &str, value: Option<Value>| value.map(|value| fields.insert(name.into(), value));
         put("base_url", self.base_url.clone().map(Value::from));
         put("model", self.model.clone().map(Value::from));
-        put(
-            "api_key",
-            self.api_key.as_ref().map(|key| key.reveal().into()),
-        );
+        put("api_key", self.api_key.as_ref().map(|key| key.reveal().into()));
         put("path", self.path.clone().map(Value::from));
-        put(
-            "idle_timeout_seconds",
-            self.idle_timeout_seconds.map(Value::from),
-        );
+        put("idle_timeout_seconds", self.idle_timeout_seconds.map(Value::from));
         let mut text = serde_json::to_string_pretty(&fields)
             .map_err(|error| wrong("the settings", error.to_string()))?;
         text.push('\n');
@@ -321,18 +272,10 @@ pub fn resolve(
     mut asker: Option<&mut dyn Asker>,
 ) -> Result<Resolved, ConfigError> {
     let in_file = |config: &Config, field: &str| {
-        format!(
-            "field {} of {}",
-            quote(field),
-            quote_os(config.file.as_os_str())
-        )
+        format!("field {} of {}", quote(field), quote_os(config.file.as_os_str()))
     };
     let mut asked = false;
-    let given = match (
-        base_url,
-        env.text("MINO_BASE_URL")?,
-        config.base_url.clone(),
-    ) {
+    let given = match (base_url, env.text("MINO_BASE_URL")?, config.base_url.clone()) {
         (Some(url), ..) => Some((url, "--base-url".to_owned())),
         (None, Some(url), _) => Some((url, "MINO_BASE_URL".to_owned())),
         (None, None, url) => url.map(|url| (url, in_file(&config, "base_url"))),
@@ -349,10 +292,7 @@ pub fn resolve(
             url
         }
     };
-    let model = match (
-        model.or(env.text("MINO_MODEL")?).or(config.model.clone()),
-        &mut asker,
-    ) {
+    let model = match (model.or(env.text("MINO_MODEL")?).or(config.model.clone()), &mut asker) {
         (Some(model), _) => model,
         (None, None) => return Err(config.missing("model")),
         (None, Some(asker)) => {
@@ -395,10 +335,7 @@ pub fn resolve(
         key_source,
         idle_seconds: config.idle_timeout_seconds.unwrap_or(IDLE_SECONDS),
     };
-    Ok(Resolved::Ready {
-        service: Box::new(service),
-        save: asked.then_some(config),
-    })
+    Ok(Resolved::Ready { service: Box::new(service), save: asked.then_some(config) })
 }
 
 impl Config {
@@ -414,10 +351,7 @@ impl Config {
     }
 
     fn missing(&self, field: &'static str) -> ConfigError {
-        ConfigError::Missing {
-            field,
-            file: self.file.clone(),
-        }
+        ConfigError::Missing { field, file: self.file.clone() }
     }
 }
 
@@ -429,40 +363,26 @@ fn find_key(
 ) -> Result<Option<(Secret, String)>, ConfigError> {
     let is_openai = url.host == OPENAI_HOST;
     let from = |name: &str| -> Result<Option<(Secret, String)>, ConfigError> {
-        let text = env
-            .text(name)?
-            .map(|text| check_key(&text))
-            .transpose()
-            .map_err(|why| wrong(name, why))?;
+        let text =
+            env.text(name)?.map(|text| check_key(&text)).transpose().map_err(|why| wrong(name, why))?;
         Ok(text.map(|key| (key, name.to_owned())))
     };
     if let Some(found) = from("MINO_API_KEY")? {
         return Ok(Some(found));
     }
-    if let Some(key) = config
-        .api_key
-        .as_ref()
-        .filter(|key| !key.reveal().is_empty())
-    {
+    if let Some(key) = config.api_key.as_ref().filter(|key| !key.reveal().is_empty()) {
         return Ok(Some((key.clone(), quote_os(config.file.as_os_str()))));
     }
     if is_openai {
         return from("OPENAI_API_KEY");
     }
-    Ok(config
-        .api_key
-        .clone()
-        .map(|key| (key, quote_os(config.file.as_os_str()))))
+    Ok(config.api_key.clone().map(|key| (key, quote_os(config.file.as_os_str()))))
 }
 
 fn ask_url(asker: &mut dyn Asker) -> Option<BaseUrl> {
     loop {
         let answer = asker.ask(&format!("API URL [{OPENAI_URL}]: "))?;
-        let text = if answer.trim().is_empty() {
-            OPENAI_URL
-        } else {
-            answer.trim()
-        };
+        let text = if answer.trim().is_empty() { OPENAI_URL } else { answer.trim() };
         match BaseUrl::parse(text) {
             Ok(url) => return Some(url),
             Err(why) => asker.tell(&why),
@@ -487,9 +407,7 @@ fn ask_key(asker: &mut dyn Asker, url: &BaseUrl) -> Option<Secret> {
                 asker.tell("this server needs a key")
             }
             Ok(key) if !key.reveal().is_empty() && !url.https && !url.is_loopback() => {
-                asker.tell(
-                    "a key is sent over plain HTTP to this machine only; press Enter for none",
-                );
+                asker.tell("a key is sent over plain HTTP to this machine only; press Enter for none");
             }
             Ok(key) => return Some(key),
             Err(why) => asker.tell(why),
@@ -510,10 +428,7 @@ struct BaseUrl {
 impl BaseUrl {
     fn parse(text: &str) -> Result<BaseUrl, String> {
         let fault = |why: &str| Err(format!("{} {why}", quote(text)));
-        if text
-            .chars()
-            .any(|c| !c.is_ascii_graphic() || matches!(c, '\\' | '"' | '<' | '>'))
-        {
+        if text.chars().any(|c| !c.is_ascii_graphic() || matches!(c, '\\' | '"' | '<' | '>')) {
             return fault("holds a character that a URL can't hold");
         }
         let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
@@ -522,13 +437,9 @@ impl BaseUrl {
             return fault("is no URL that begins with https:// or http://");
         }
         if rest.contains(['?', '#']) {
-            return fault(
-                "has a query or fragment; the base URL is only the prefix, usually ending in /v1",
-            );
+            return fault("has a query or fragment; the base URL is only the prefix, usually ending in /v1");
         }
-        let authority = rest
-            .split_once('/')
-            .map_or(rest, |(authority, _)| authority);
+        let authority = rest.split_once('/').map_or(rest, |(authority, _)| authority);
         if authority.contains('@') {
             return fault("holds user info; a key belongs into api_key");
         }
@@ -538,33 +449,18 @@ impl BaseUrl {
             return fault("has no valid host and port");
         }
         let host = host.to_ascii_lowercase();
-        Ok(BaseUrl {
-            text: text.trim_end_matches('/').to_owned(),
-            https,
-            host,
-        })
+        Ok(BaseUrl { text: text.trim_end_matches('/').to_owned(), https, host })
     }
 
     fn is_loopback(&self) -> bool {
-        self.host == "localhost"
-            || self
-                .host
-                .parse::<IpAddr>()
-                .is_ok_and(|address| address.is_loopback())
+        self.host == "localhost" || self.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
     }
 }
 
 /// `host:port` or `[v6]:port` apart; brackets are removed.
 fn split_port(authority: &str) -> (&str, Option<&str>) {
-    if let Some((host, rest)) = authority
-        .strip_prefix('[')
-        .and_then(|rest| rest.split_once(']'))
-    {
-        return (
-            host,
-            rest.strip_prefix(':')
-                .or(if rest.is_empty() { None } else { Some(rest) }),
-        );
+    if let Some((host, rest)) = authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        return (host, rest.strip_prefix(':').or(if rest.is_empty() { None } else { Some(rest) }));
     }
     match authority.split_once(':') {
         Some((host, port)) => (host, Some(port)),
@@ -590,16 +486,10 @@ fn proxy(url: &BaseUrl, env: &Environment) -> Result<Option<(&'static str, Strin
         return Ok(None);
     }
     let value = env.text(name)?.unwrap_or_default();
-    let address = value
-        .split_once("://")
-        .map_or(value.as_str(), |(_, rest)| rest);
-    let address = address
-        .rsplit_once('@')
-        .map_or(address, |(_, address)| address);
+    let address = value.split_once("://").map_or(value.as_str(), |(_, rest)| rest);
+    let address = address.rsplit_once('@').map_or(address, |(_, address)| address);
     match split_port(address.trim_end_matches('/')) {
-        (_, Some(port)) if !is_port(port) => {
-            Err(wrong(name, "its port is no number from 1 to 65535"))
-        }
+        (_, Some(port)) if !is_port(port) => Err(wrong(name, "its port is no number from 1 to 65535")),
         _ => Ok(Some((*name, value))),
     }
 }
@@ -614,18 +504,12 @@ fn is_exempt(host: &str, env: &Environment) -> Result<bool, ConfigError> {
         Some(list) => list,
         None => env.text("no_proxy")?.unwrap_or_default(),
     };
-    Ok(list
-        .split(',')
-        .map(|entry| split_port(entry.trim()).0.to_ascii_lowercase())
-        .any(|entry| {
-            let entry = entry.trim_start_matches("*.").trim_start_matches('.');
-            entry == "*"
-                || (!entry.is_empty()
-                    && (entry == host
-                        || host
-                            .strip_suffix(entry)
-                            .is_some_and(|head| head.ends_with('.'))))
-        }))
+    Ok(list.split(',').map(|entry| split_port(entry.trim()).0.to_ascii_lowercase()).any(|entry| {
+        let entry = entry.trim_start_matches("*.").trim_start_matches('.');
+        entry == "*"
+            || (!entry.is_empty()
+                && (entry == host || host.strip_suffix(entry).is_some_and(|head| head.ends_with('.'))))
+    }))
 }
 
 fn roots(env: &Environment) -> Result<Option<(String, Vec<u8>)>, ConfigError> {
@@ -643,12 +527,10 @@ fn roots(env: &Environment) -> Result<Option<(String, Vec<u8>)>, ConfigError> {
 /// The instructions of every request: `SOUL.md` (or its default, where there is none yet), then
 /// the fixed paragraph. Whether the file is still to be created is the second value.
 pub fn read_soul(path: &Path) -> Result<(String, bool), ConfigError> {
-    let bytes = file::read_bounded(path, SOUL_BYTES, Links::Follow).map_err(|source| {
-        ConfigError::File {
-            deed: "read",
-            path: path.into(),
-            source,
-        }
+    let bytes = file::read_bounded(path, SOUL_BYTES, Links::Follow).map_err(|source| ConfigError::File {
+        deed: "read",
+        path: path.into(),
+        source,
     })?;
     let is_missing = bytes.is_none();
     let text = match bytes.map(String::from_utf8) {
@@ -660,10 +542,7 @@ pub fn read_soul(path: &Path) -> Result<(String, bool), ConfigError> {
         }
         Some(Err(_)) => return Err(wrong(&quote_os(path.as_os_str()), "it is not UTF-8")),
     };
-    Ok((
-        format!("{}\n\n{FIXED_INSTRUCTIONS}", text.trim_end()),
-        is_missing,
-    ))
+    Ok((format!("{}\n\n{FIXED_INSTRUCTIONS}", text.trim_end()), is_missing))
 }
 
 /// Creates `SOUL.md` with the default text.
@@ -720,50 +599,23 @@ mod tests {
             (Some(Secret::new("env-key")), "MINO_API_KEY")
         );
         let env = Environment::of(&vars);
-        let Ok(Resolved::Ready {
-            service: from_options,
-            ..
-        }) = resolve(
-            config(),
-            Some("o".into()),
-            Some("https://o.example".into()),
-            &env,
-            None,
-        )
+        let Ok(Resolved::Ready { service: from_options, .. }) =
+            resolve(config(), Some("o".into()), Some("https://o.example".into()), &env, None)
         else {
             panic!()
         };
-        assert_eq!(
-            (from_options.base_url.as_str(), from_options.model.as_str()),
-            ("https://o.example", "o")
-        );
+        assert_eq!((from_options.base_url.as_str(), from_options.model.as_str()), ("https://o.example", "o"));
     }
 
     #[test]
     fn the_openai_variable_counts_for_openai_only_and_last() {
         let vars = [("OPENAI_API_KEY", "sk-openai")];
-        let other = Config {
-            api_key: None,
-            ..config()
-        };
+        let other = Config { api_key: None, ..config() };
         assert!(service(other, &vars).unwrap_err().contains("\"api_key\""));
-        let openai = Config {
-            api_key: None,
-            base_url: Some("https://api.openai.com/v1".into()),
-            ..config()
-        };
-        assert_eq!(
-            service(openai, &vars).unwrap().key,
-            Some(Secret::new("sk-openai"))
-        );
-        let both = Config {
-            base_url: Some("https://api.openai.com/v1".into()),
-            ..config()
-        };
-        assert_eq!(
-            service(both, &vars).unwrap().key,
-            Some(Secret::new("file-key"))
-        );
+        let openai = Config { api_key: None, base_url: Some("https://api.openai.com/v1".into()), ..config() };
+        assert_eq!(service(openai, &vars).unwrap().key, Some(Secret::new("sk-openai")));
+        let both = Config { base_url: Some("https://api.openai.com/v1".into()), ..config() };
+        assert_eq!(service(both, &vars).unwrap().key, Some(Secret::new("file-key")));
         let empty = Config {
             api_key: Some(Secret::new("")),
             base_url: Some("https://api.openai.com/v1".into()),
@@ -774,33 +626,14 @@ mod tests {
 
     #[test]
     fn an_empty_key_is_a_decision() {
-        assert_eq!(
-            service(
-                Config {
-                    api_key: Some(Secret::new("")),
-                    ..config()
-                },
-                &[]
-            )
-            .unwrap()
-            .key,
-            None
-        );
+        assert_eq!(service(Config { api_key: Some(Secret::new("")), ..config() }, &[]).unwrap().key, None);
     }
 
     #[test]
     fn base_urls_are_absolute_and_plain() {
         for (good, text, host) in [
-            (
-                "https://api.openai.com/v1/",
-                "https://api.openai.com/v1",
-                "api.openai.com",
-            ),
-            (
-                "HTTP://LocalHost:8080//",
-                "HTTP://LocalHost:8080",
-                "localhost",
-            ),
+            ("https://api.openai.com/v1/", "https://api.openai.com/v1", "api.openai.com"),
+            ("HTTP://LocalHost:8080//", "HTTP://LocalHost:8080", "localhost"),
             ("http://[::1]:80/v1", "http://[::1]:80/v1", "::1"),
         ] {
             let url = BaseUrl::parse(good).unwrap();
@@ -830,47 +663,24 @@ mod tests {
 
     #[test]
     fn a_key_never_travels_in_the_clear() {
-        let plain = |url: &str| Config {
-            base_url: Some(url.into()),
-            ..config()
-        };
-        assert!(
-            service(plain("http://far.example/v1"), &[])
-                .unwrap_err()
-                .contains("plain HTTP")
-        );
-        for near in [
-            "http://127.9.9.9:1/v1",
-            "http://localhost/v1",
-            "http://[::1]/v1",
-        ] {
+        let plain = |url: &str| Config { base_url: Some(url.into()), ..config() };
+        assert!(service(plain("http://far.example/v1"), &[]).unwrap_err().contains("plain HTTP"));
+        for near in ["http://127.9.9.9:1/v1", "http://localhost/v1", "http://[::1]/v1"] {
             assert!(service(plain(near), &[]).is_ok(), "{near}");
         }
-        let keyless = Config {
-            api_key: Some(Secret::new("")),
-            ..plain("http://far.example/v1")
-        };
+        let keyless = Config { api_key: Some(Secret::new("")), ..plain("http://far.example/v1") };
         assert!(is_unencrypted(&service(keyless, &[]).unwrap()));
     }
 
     #[test]
     fn the_proxy_is_chosen_by_scheme_and_exemption() {
         let chosen = |url: &str, vars: &[(&str, &str)]| {
-            proxy(&BaseUrl::parse(url).unwrap(), &Environment::of(vars))
-                .unwrap()
-                .map(|p| p.0)
+            proxy(&BaseUrl::parse(url).unwrap(), &Environment::of(vars)).unwrap().map(|p| p.0)
         };
-        let both = [
-            ("HTTPS_PROXY", "http://p:1"),
-            ("ALL_PROXY", "http://q:1"),
-            ("HTTP_PROXY", "http://r:1"),
-        ];
+        let both = [("HTTPS_PROXY", "http://p:1"), ("ALL_PROXY", "http://q:1"), ("HTTP_PROXY", "http://r:1")];
         assert_eq!(chosen("https://x.example", &both), Some("HTTPS_PROXY"));
         assert_eq!(chosen("http://x.example", &both), Some("HTTP_PROXY"));
-        assert_eq!(
-            chosen("https://x.example", &[("all_proxy", "http://q:1")]),
-            Some("all_proxy")
-        );
+        assert_eq!(chosen("https://x.example", &[("all_proxy", "http://q:1")]), Some("all_proxy"));
         assert_eq!(chosen("http://127.0.0.1:9", &both), None);
         for (list, exempt) in [
             ("x.example", true),
@@ -881,11 +691,7 @@ mod tests {
             ("ample", false),
         ] {
             let vars = [("HTTPS_PROXY", "http://p:1"), ("NO_PROXY", list)];
-            assert_eq!(
-                chosen("https://x.example", &vars).is_none(),
-                exempt,
-                "{list}"
-            );
+            assert_eq!(chosen("https://x.example", &vars).is_none(), exempt, "{list}");
         }
     }
 
@@ -894,10 +700,7 @@ mod tests {
         let url = BaseUrl::parse("https://x.example").unwrap();
         for value in ["http://h:99999", "h:0", "h:port", "http://u:p@h:x/"] {
             let error = proxy(&url, &Environment::of(&[("HTTPS_PROXY", value)])).unwrap_err();
-            assert!(
-                error.to_string().contains("HTTPS_PROXY"),
-                "{value}: {error}"
-            );
+            assert!(error.to_string().contains("HTTPS_PROXY"), "{value}: {error}");
         }
     }
 
@@ -907,27 +710,16 @@ mod tests {
         let mut config = Config::default();
         assert!(config.keep_key(&Secret::new("k"), &url));
         assert_eq!(config.base_url.as_deref(), Some("https://one.example/v1"));
-        let mut other = Config {
-            base_url: Some("https://two.example/v1".into()),
-            ..Config::default()
-        };
+        let mut other = Config { base_url: Some("https://two.example/v1".into()), ..Config::default() };
         assert!(!other.keep_key(&Secret::new("k"), &url));
-        assert_eq!(
-            (other.api_key, other.base_url.as_deref()),
-            (None, Some("https://two.example/v1"))
-        );
-        let mut same = Config {
-            base_url: Some("https://one.example/v1/".into()),
-            ..Config::default()
-        };
+        assert_eq!((other.api_key, other.base_url.as_deref()), (None, Some("https://two.example/v1")));
+        let mut same = Config { base_url: Some("https://one.example/v1/".into()), ..Config::default() };
         assert!(same.keep_key(&Secret::new("k"), &url));
     }
 
     #[test]
     fn keys_are_visible_ascii() {
-        assert!(
-            check_key("sk-é").is_err() && check_key("a b").is_err() && check_key("a\nb").is_err()
-        );
+        assert!(check_key("sk-é").is_err() && check_key("a b").is_err() && check_key("a\nb").is_err());
         assert_eq!(check_key("  k \n").unwrap(), Secret::new("k"));
         assert!(!format!("{:?}", config()).contains("file-key"));
     }

@@ -34,11 +34,7 @@ impl fmt::Display for Bad {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Bad::NotUtf8 => write!(f, "cannot use the line: it is not valid UTF-8"),
-            Bad::TooLong => write!(
-                f,
-                "cannot use the line: it is longer than {} bytes",
-                limits::LINE_BYTES
-            ),
+            Bad::TooLong => write!(f, "cannot use the line: it is longer than {} bytes", limits::LINE_BYTES),
             Bad::MaybeCut => write!(
                 f,
                 "cannot use the line: the terminal may have cut it at {} bytes",
@@ -53,9 +49,7 @@ impl std::error::Error for Bad {}
 impl Bad {
     pub fn hint(self) -> &'static str {
         match self {
-            Bad::NotUtf8 => {
-                "set the terminal to UTF-8, or convert the text, and send the line again"
-            }
+            Bad::NotUtf8 => "set the terminal to UTF-8, or convert the text, and send the line again",
             Bad::TooLong => "put the text into a file and ask about the file",
             Bad::MaybeCut => "put the text into a file and run: mino ask - < FILE",
         }
@@ -129,11 +123,7 @@ fn character(bytes: &[u8]) -> Option<(Key, usize)> {
     let head = bytes.get(..bytes.len().min(4))?;
     let chunk = head.utf8_chunks().next()?;
     if let Some(c) = chunk.valid().chars().next() {
-        let key = if c.is_control() {
-            Key::Unknown
-        } else {
-            Key::Char(c)
-        };
+        let key = if c.is_control() { Key::Unknown } else { Key::Char(c) };
         return Some((key, c.len_utf8()));
     }
     let is_begun = matches!(std::str::from_utf8(head), Err(error) if error.error_len().is_none());
@@ -190,10 +180,7 @@ fn named_by(last: u8) -> Key {
 fn answer_end(bytes: &[u8]) -> Option<usize> {
     let seen = bytes.get(..bytes.len().min(limits::KEY_BYTES))?;
     let bell = seen.iter().position(|byte| *byte == 0x07).map(|at| at + 1);
-    let string = seen
-        .windows(2)
-        .position(|two| two == [ESC, b'\\'])
-        .map(|at| at + 2);
+    let string = seen.windows(2).position(|two| two == [ESC, b'\\']).map(|at| at + 2);
     let end = bell.into_iter().chain(string).min();
     end.or((seen.len() == limits::KEY_BYTES).then_some(seen.len()))
 }
@@ -273,11 +260,7 @@ impl Edit {
             // At the very start or end of a line, these take the line break.
             Key::KillBefore => {
                 let start = self.line_start();
-                let start = if start == self.before.len() {
-                    start.saturating_sub(1)
-                } else {
-                    start
-                };
+                let start = if start == self.before.len() { start.saturating_sub(1) } else { start };
                 self.before.truncate(start);
             }
             Key::KillAfter => {
@@ -330,9 +313,7 @@ impl Edit {
 }
 
 fn word_start(text: &str) -> usize {
-    text.trim_end()
-        .trim_end_matches(|c: char| !c.is_whitespace())
-        .len()
+    text.trim_end().trim_end_matches(|c: char| !c.is_whitespace()).len()
 }
 
 // --- the screen -----------------------------------------------------------------------------
@@ -357,9 +338,7 @@ impl View {
         while let Some(row) = rows.next() {
             text.push_str(row);
             match rows.peek() {
-                Some(next) if next.is_empty() || row_columns(row) < columns => {
-                    text.push_str("\r\n")
-                }
+                Some(next) if next.is_empty() || row_columns(row) < columns => text.push_str("\r\n"),
                 _ => {}
             }
         }
@@ -390,17 +369,12 @@ impl Edit {
     /// Costs a screenful and [`limits::VIEW_BYTES`], however long the text is: of a longer one the
     /// part before that is left out, in steps, so that rows don't shift with each key.
     pub fn view(&self, prompt: &str, columns: usize, height: usize, done: bool) -> View {
-        let skipped =
-            (self.before.len() / limits::VIEW_BYTES).saturating_sub(1) * limits::VIEW_BYTES;
+        let skipped = (self.before.len() / limits::VIEW_BYTES).saturating_sub(1) * limits::VIEW_BYTES;
         let start = self.before.floor_char_boundary(skipped);
         let mut page = Page::new(columns);
         if start == 0 {
             page.put(prompt, usize::MAX);
-            page.indent = if page.column <= columns / 2 {
-                page.column
-            } else {
-                0
-            };
+            page.indent = if page.column <= columns / 2 { page.column } else { 0 };
         }
         page.put(self.before.get(start..).unwrap_or_default(), usize::MAX);
         if page.column >= columns && !done {
@@ -410,14 +384,8 @@ impl Edit {
         page.put(&self.after, cursor + height);
         let mut rows = page.done;
         rows.push(page.row);
-        let top = cursor
-            .saturating_sub(height / 2)
-            .min(rows.len().saturating_sub(height));
-        View {
-            rows: rows.into_iter().skip(top).take(height).collect(),
-            cursor: cursor - top,
-            lead,
-        }
+        let top = cursor.saturating_sub(height / 2).min(rows.len().saturating_sub(height));
+        View { rows: rows.into_iter().skip(top).take(height).collect(), cursor: cursor - top, lead }
     }
 }
 
@@ -433,22 +401,14 @@ struct Page {
 
 impl Page {
     fn new(columns: usize) -> Page {
-        Page {
-            done: Vec::new(),
-            row: String::new(),
-            column: 0,
-            columns,
-            indent: 0,
-        }
+        Page { done: Vec::new(), row: String::new(), column: 0, columns, indent: 0 }
     }
 
     /// Adds text until `last` rows are full.
     fn put(&mut self, text: &str, last: usize) {
         let mut rest = text;
         while !rest.is_empty() && self.done.len() < last {
-            let (unit, tail) = rest
-                .split_at_checked(first_unit(rest))
-                .unwrap_or((rest, ""));
+            let (unit, tail) = rest.split_at_checked(first_unit(rest)).unwrap_or((rest, ""));
             let shown = shown(unit);
             if shown == "\n" {
                 self.break_row(self.indent);
@@ -469,8 +429,7 @@ impl Page {
     }
 
     fn break_row(&mut self, indent: usize) {
-        self.done
-            .push(std::mem::replace(&mut self.row, " ".repeat(indent)));
+        self.done.push(std::mem::replace(&mut self.row, " ".repeat(indent)));
         self.column = indent;
     }
 }
@@ -516,11 +475,7 @@ fn last_unit(text: &str) -> usize {
         let is_joined = text.get(..*at).is_some_and(|head| head.ends_with(JOINER));
         !extends(*c) && !is_flag_letter(*c) && !is_joined
     };
-    let mut start = text
-        .char_indices()
-        .rev()
-        .find(begins)
-        .map_or(0, |(at, _)| at);
+    let mut start = text.char_indices().rev().find(begins).map_or(0, |(at, _)| at);
     while let Some(tail) = text.get(start..)
         && first_unit(tail) < tail.len()
     {
@@ -537,9 +492,7 @@ fn is_flag_letter(c: char) -> bool {
 fn extends(c: char) -> bool {
     match c {
         '\0'..='\u{7f}' | '\u{3400}'..='\u{9fff}' | '\u{ac00}'..='\u{d7a3}' => false,
-        JOINER | '\u{1160}'..='\u{11ff}' | '\u{d7b0}'..='\u{d7ff}' | '\u{1f3fb}'..='\u{1f3ff}' => {
-            true
-        }
+        JOINER | '\u{1160}'..='\u{11ff}' | '\u{d7b0}'..='\u{d7ff}' | '\u{1f3fb}'..='\u{1f3ff}' => true,
         c if c.escape_debug().len() == 1 => false,
         c => is_mark(c) || text::clean(c.encode_utf8(&mut [0; 4])).is_empty(),
     }
@@ -553,11 +506,7 @@ fn is_mark(c: char) -> bool {
 /// The columns that a unit takes. An emoji selector may widen what it follows, or not: it counts.
 fn width(unit: &str) -> usize {
     let sum = unit.chars().map(columns_of).sum();
-    if sum == 1 && unit.contains('\u{fe0f}') {
-        2
-    } else {
-        sum
-    }
+    if sum == 1 && unit.contains('\u{fe0f}') { 2 } else { sum }
 }
 
 fn columns_of(c: char) -> usize {
@@ -632,14 +581,8 @@ mod tests {
             (Key::Right, &["\x1b[C", "\x1bOC", "\x06"]),
             (Key::Older, &["\x1b[A", "\x1bOA", "\x10"]),
             (Key::Newer, &["\x1b[B", "\x1bOB", "\x0e"]),
-            (
-                Key::Home,
-                &["\x1b[H", "\x1bOH", "\x1b[1~", "\x1b[7~", "\x01"],
-            ),
-            (
-                Key::End,
-                &["\x1b[F", "\x1bOF", "\x1b[4~", "\x1b[8~", "\x05"],
-            ),
+            (Key::Home, &["\x1b[H", "\x1bOH", "\x1b[1~", "\x1b[7~", "\x01"]),
+            (Key::End, &["\x1b[F", "\x1bOF", "\x1b[4~", "\x1b[8~", "\x05"]),
             (Key::Delete, &["\x1b[3~"]),
             (Key::Backspace, &["\x7f", "\x08"]),
             (Key::Enter, &["\r", "\n", "\r\n"]),
@@ -647,53 +590,21 @@ mod tests {
             (Key::Char('\n'), &["\x1b\r"]),
             (
                 Key::Unknown,
-                &[
-                    "\x1b[201~",
-                    "\x1b[15;2~",
-                    "\x1b[[A",
-                    "\x1bx",
-                    "\x1b世",
-                    "\x1b[?1;2c",
-                    "\x1b[24;80R",
-                ],
+                &["\x1b[201~", "\x1b[15;2~", "\x1b[[A", "\x1bx", "\x1b世", "\x1b[?1;2c", "\x1b[24;80R"],
             ),
-            (
-                Key::Unknown,
-                &[
-                    "\x1b]11;rgb:0/0/0\x07",
-                    "\x1b]11;rgb:0/0/0\x1b\\",
-                    "\x1bP>|x\x1b\\",
-                    "\u{9b}",
-                ],
-            ),
+            (Key::Unknown, &["\x1b]11;rgb:0/0/0\x07", "\x1b]11;rgb:0/0/0\x1b\\", "\x1bP>|x\x1b\\", "\u{9b}"]),
         ] {
             for bytes in spellings {
-                assert_eq!(
-                    first_key(bytes.as_bytes()),
-                    Some((key, bytes.len())),
-                    "{bytes:?}"
-                );
+                assert_eq!(first_key(bytes.as_bytes()), Some((key, bytes.len())), "{bytes:?}");
             }
         }
     }
 
     #[test]
     fn a_key_is_never_read_before_its_end_has_come() {
-        for key in [
-            "\x1b[1;5D",
-            "\x1bOA",
-            "\x1b[200~",
-            "世",
-            "🙂",
-            "\x1b世",
-            "\x1b]0;x\x1b\\",
-        ] {
+        for key in ["\x1b[1;5D", "\x1bOA", "\x1b[200~", "世", "🙂", "\x1b世", "\x1b]0;x\x1b\\"] {
             for cut in 0..key.len() {
-                assert_eq!(
-                    first_key(&key.as_bytes()[..cut]),
-                    None,
-                    "{key:?} cut at {cut}"
-                );
+                assert_eq!(first_key(&key.as_bytes()[..cut]), None, "{key:?} cut at {cut}");
             }
             assert!(first_key(key.as_bytes()).is_some());
         }
@@ -706,10 +617,7 @@ mod tests {
         assert_eq!(first_key(b"\xe4\xb8y"), Some((Key::NotText, 2)));
         assert_eq!(first_key(b"\xffy"), Some((Key::NotText, 1)));
         let endless = [b"\x1b[".as_slice(), &[b'0'; 300]].concat();
-        assert_eq!(
-            first_key(&endless),
-            Some((Key::Unknown, 2 + limits::KEY_BYTES))
-        );
+        assert_eq!(first_key(&endless), Some((Key::Unknown, 2 + limits::KEY_BYTES)));
     }
 
     #[test]
@@ -762,18 +670,10 @@ mod tests {
             "ก\u{e33}",
             "a\u{202e}",
         ] {
-            for text in [
-                format!("x{unit}"),
-                format!("🇫🇷x{unit}"),
-                format!("世{unit}"),
-            ] {
+            for text in [format!("x{unit}"), format!("🇫🇷x{unit}"), format!("世{unit}")] {
                 let keys = [text.as_bytes(), b"\x02"].concat();
                 // Thai AM is a letter of its own.
-                let last = if unit.starts_with('ก') {
-                    "\u{e33}"
-                } else {
-                    unit
-                };
+                let last = if unit.starts_with('ก') { "\u{e33}" } else { unit };
                 assert_eq!(typed(&keys).after, last);
                 let keys = [text.as_bytes(), b"\x7f"].concat();
                 assert_eq!(typed(&keys).before, text[..text.len() - last.len()]);
@@ -836,10 +736,7 @@ mod tests {
     fn rows_break_by_columns_not_by_bytes() {
         assert_eq!(rows("hello", 20), ["> hello"]);
         assert_eq!(rows("世界世界", 7), ["> 世界", "世界"]);
-        assert_eq!(
-            rows("e\u{301}e\u{301}e\u{301}", 5),
-            ["> e\u{301}e\u{301}e\u{301}", ""]
-        );
+        assert_eq!(rows("e\u{301}e\u{301}e\u{301}", 5), ["> e\u{301}e\u{301}e\u{301}", ""]);
         assert_eq!(rows("❤\u{fe0f}❤\u{fe0f}", 5), ["> ❤\u{fe0f}", "❤\u{fe0f}"]);
         assert_eq!(rows("か\u{3099}か", 7), ["> か\u{3099}か"]);
         assert_eq!(rows("ab🙂", 5), ["> ab", "🙂"]);
@@ -863,10 +760,7 @@ mod tests {
     fn line_breaks_are_indented_below_the_prompt() {
         let mut edit = Edit::default();
         edit.paste(b"one\ntwo\xe2\x80\xa8three");
-        assert_eq!(
-            edit.view("You> ", 20, 24, false).rows,
-            ["You> one", "     two", "     three"]
-        );
+        assert_eq!(edit.view("You> ", 20, 24, false).rows, ["You> one", "     two", "     three"]);
         assert_eq!(edit.view("You> ", 8, 24, false).rows[1], "two");
     }
 
@@ -888,16 +782,9 @@ mod tests {
         edit.back_to(300_000);
         let view = edit.view("You> ", 80, 24, false);
         assert_eq!((view.rows.len(), view.cursor), (24, 12));
-        assert!(
-            view.rows
-                .iter()
-                .all(|row| row == "世界 and more" || row == "     世界 and more")
-        );
+        assert!(view.rows.iter().all(|row| row == "世界 and more" || row == "     世界 and more"));
         edit.back_to(0);
         let view = edit.view("You> ", 80, 24, false);
-        assert_eq!(
-            (view.rows[0].as_str(), view.cursor),
-            ("You> 世界 and more", 0)
-        );
+        assert_eq!((view.rows[0].as_str(), view.cursor), ("You> 世界 and more", 0));
     }
 }

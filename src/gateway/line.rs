@@ -52,8 +52,7 @@ impl Mode {
     pub fn detect(term: Option<&OsStr>) -> (Mode, Stream) {
         let to_stderr = !terminal::output().is_terminal() && terminal::errors().is_terminal();
         let draw = if to_stderr { Stream::Err } else { Stream::Out };
-        let can_draw =
-            draw.fd().is_terminal() && term.is_some_and(|name| !name.is_empty() && name != "dumb");
+        let can_draw = draw.fd().is_terminal() && term.is_some_and(|name| !name.is_empty() && name != "dumb");
         match (terminal::input().is_terminal(), can_draw) {
             (false, _) => (Mode::Piped, draw),
             (true, false) => (Mode::PlainTerminal, draw),
@@ -121,9 +120,7 @@ impl fmt::Display for LineError {
 impl std::error::Error for LineError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            LineError::Read(error) | LineError::Write(error) | LineError::Settings(error) => {
-                Some(error)
-            }
+            LineError::Read(error) | LineError::Write(error) | LineError::Settings(error) => Some(error),
         }
     }
 }
@@ -152,20 +149,13 @@ struct Typed {
 
 impl From<Line> for Typed {
     fn from(line: Line) -> Typed {
-        Typed {
-            line,
-            several: false,
-            resumed: false,
-        }
+        Typed { line, several: false, resumed: false }
     }
 }
 
 impl Typed {
     fn resumed() -> Typed {
-        Typed {
-            resumed: true,
-            ..Line::Text(String::new()).into()
-        }
+        Typed { resumed: true, ..Line::Text(String::new()).into() }
     }
 }
 
@@ -184,13 +174,7 @@ enum More {
 
 impl Reader {
     pub fn new(stop: Stop, mode: Mode, draw: Stream) -> Reader {
-        Reader {
-            stop,
-            mode,
-            draw,
-            pending: Vec::new(),
-            in_paste: false,
-        }
+        Reader { stop, mode, draw, pending: Vec::new(), in_paste: false }
     }
 
     /// Asks for a line of at most [`limits::LINE_BYTES`]. `history` is what the editor's arrow keys
@@ -243,11 +227,7 @@ impl Reader {
         let _guard = Guard::enter(Setting::Keys, None).map_err(LineError::Settings)?;
         if self.in_paste && !self.paste(&mut Vec::new())? {
             let stopped = self.stop.stopped();
-            return Ok(if stopped {
-                Discarded::Stopped
-            } else {
-                Discarded::NeverQuiet
-            });
+            return Ok(if stopped { Discarded::Stopped } else { Discarded::NeverQuiet });
         }
         let mut found = !self.pending.is_empty();
         let patience = Duration::from_millis(limits::QUIET_MILLIS) * limits::QUIET_ROUNDS;
@@ -301,9 +281,7 @@ impl Reader {
     fn settle(&self, typed: Result<Typed>) -> Result<Typed> {
         match typed {
             _ if self.stop.stopped() => Ok(Line::Stopped.into()),
-            Err(LineError::Write(error))
-                if self.mode != Mode::Piped && terminal::is_hangup(&error) =>
-            {
+            Err(LineError::Write(error)) if self.mode != Mode::Piped && terminal::is_hangup(&error) => {
                 Ok(Line::End.into())
             }
             other => other,
@@ -326,11 +304,7 @@ impl Reader {
             Wait::Stopped => Ok(More::Stopped),
             Wait::Changed => {
                 self.stop.take_change();
-                Ok(if terminal::again() {
-                    More::Resumed
-                } else {
-                    More::Changed
-                })
+                Ok(if terminal::again() { More::Resumed } else { More::Changed })
             }
             Wait::Input => self.fill(),
         }
@@ -345,9 +319,7 @@ impl Reader {
                 Ok(More::Bytes(count))
             }
             Err(error) if terminal::is_for_later(&error) => Ok(More::Bytes(0)),
-            Err(error) if self.mode != Mode::Piped && terminal::is_hangup(&error) => {
-                Ok(More::Ended)
-            }
+            Err(error) if self.mode != Mode::Piped && terminal::is_hangup(&error) => Ok(More::Ended),
             Err(error) => Err(LineError::Read(error)),
         }
     }
@@ -369,10 +341,7 @@ impl Reader {
         self.in_paste = false;
         let mut seen = 0;
         while seen < limits::PASTE_BYTES {
-            let end = self
-                .pending
-                .windows(PASTE_END.len())
-                .position(|part| part == PASTE_END);
+            let end = self.pending.windows(PASTE_END.len()).position(|part| part == PASTE_END);
             let sure = end.unwrap_or((self.pending.len() + 1).saturating_sub(PASTE_END.len()));
             seen += sure;
             let room = (limits::LINE_BYTES + 1).saturating_sub(kept.len());
@@ -399,10 +368,7 @@ impl Reader {
         let line = self.driver_line(prompt)?;
         let is_line = matches!(line, Line::Text(_) | Line::Bad(_));
         let several = is_answer && is_line && self.burst()?;
-        Ok(Typed {
-            several,
-            ..line.into()
-        })
+        Ok(Typed { several, ..line.into() })
     }
 
     fn driver_line(&mut self, prompt: &str) -> Result<Line> {
@@ -410,11 +376,7 @@ impl Reader {
         let is_terminal = self.mode != Mode::Piped;
         let (mut searched, mut bad) = (0, None);
         loop {
-            let end = self
-                .pending
-                .iter()
-                .skip(searched)
-                .position(|byte| *byte == b'\n');
+            let end = self.pending.iter().skip(searched).position(|byte| *byte == b'\n');
             let length = end.map_or(self.pending.len(), |at| searched + at);
             if length > limits::LINE_BYTES {
                 bad = Some(Bad::TooLong);
@@ -465,12 +427,7 @@ impl Reader {
 
     fn edit(&mut self, prompt: &str, history: Option<&[String]>) -> Result<Typed> {
         let mut line = Edit::default();
-        let mut screen = Screen {
-            prompt,
-            draw: self.draw,
-            above: 0,
-            drawn: None,
-        };
+        let mut screen = Screen { prompt, draw: self.draw, above: 0, drawn: None };
         // What is there already was typed ahead, while lines were the driver's.
         if history.is_some()
             && let More::Bytes(count) = self.more(Some(0))?
@@ -508,11 +465,7 @@ impl Reader {
                 (Key::Enter | Key::PasteStart, None) => {
                     self.in_paste = key == Key::PasteStart;
                     screen.show(&self.stop, &line, true)?;
-                    return Ok(Typed {
-                        line: Line::Text(String::new()),
-                        several: true,
-                        resumed: false,
-                    });
+                    return Ok(Typed { line: Line::Text(String::new()), several: true, resumed: false });
                 }
                 (Key::Interrupt, _) => self.stop.request(Signal::Interrupt),
                 (Key::EndOfInput, _) if line.is_empty() => {
@@ -580,10 +533,7 @@ impl Screen<'_> {
             line.view(self.prompt, columns, rows, false)
         };
         let text = view.text(columns);
-        let added = self
-            .drawn
-            .as_deref()
-            .and_then(|drawn| text.strip_prefix(drawn));
+        let added = self.drawn.as_deref().and_then(|drawn| text.strip_prefix(drawn));
         let mut out = match added {
             Some(added) if view.at_end() => added.to_owned(),
             _ => format!("{}\x1b[J{text}", up(self.above)),
@@ -620,9 +570,5 @@ impl Screen<'_> {
 }
 
 fn up(rows: usize) -> String {
-    if rows == 0 {
-        "\r".into()
-    } else {
-        format!("\r\x1b[{rows}A")
-    }
+    if rows == 0 { "\r".into() } else { format!("\r\x1b[{rows}A") }
 }

@@ -64,9 +64,6 @@ pub struct Complaint {
 impl Complaint {
     /// `message` is one line; `hint` says what to do where the message doesn't.
     pub fn new(message: impl std::fmt::Display, hint: Option<&str>) -> Complaint {
-        Complaint {
-            message: message.to_string(),
-            hint: hint.map(str::to_owned),
-        }
+        Complaint { message: message.to_string(), hint: hint.map(str::to_owned) }
     }
 }

@@ -110,9 +110,7 @@ pub struct Screen {
 impl Screen {
     /// `ask`: only the answer goes to standard output. `escapes`: the terminal knows them.
     pub fn new(ask: bool, escapes: bool, colour: bool, stop: &Stop) -> Screen {
-        let tty = [Stream::Out, Stream::Err]
-            .into_iter()
-            .find(|stream| stream.is_terminal());
+        let tty = [Stream::Out, Stream::Err].into_iter().find(|stream| stream.is_terminal());
         let wait = Arc::new(Mutex::new(WaitLine::default()));
         if let (Some(stream), true) = (tty, escapes) {
             let wait = Arc::clone(&wait);
@@ -156,8 +154,7 @@ impl Screen {
             None => Ok(()),
         };
         drop(wait);
-        let done =
-            done.and_then(|()| terminal::write_all(stream.fd(), text.as_bytes(), &self.stop));
+        let done = done.and_then(|()| terminal::write_all(stream.fd(), text.as_bytes(), &self.stop));
         if let (Some(last), Ok(())) = (text.as_bytes().last(), &done) {
             self.set_fresh(stream, *last == b'\n');
         }
@@ -189,11 +186,7 @@ impl Screen {
     /// Whole lines; whatever line was begun is ended first.
     fn lines(&mut self, stream: Stream, text: &str) -> io::Result<()> {
         let lead = if self.is_fresh(stream) { "" } else { "\n" };
-        let end = if text.is_empty() || text.ends_with('\n') {
-            ""
-        } else {
-            "\n"
-        };
+        let end = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
         self.put(stream, &format!("{lead}{text}{end}"))
     }
 
@@ -214,9 +207,7 @@ impl Screen {
 
     /// One line of error and, where there is one, a line of hint.
     pub fn error(&mut self, text: &str, hint: Option<&str>) -> io::Result<()> {
-        let hint = hint
-            .map(|hint| format!("\nhint: {}", text::clean(hint)))
-            .unwrap_or_default();
+        let hint = hint.map(|hint| format!("\nhint: {}", text::clean(hint))).unwrap_or_default();
         self.lines(Stream::Err, &format!("mino: {}{hint}", text::clean(text)))
     }
 
@@ -273,10 +264,7 @@ impl Screen {
     fn begin_answer(&mut self) -> String {
         match std::mem::replace(&mut self.in_answer, true) || self.talk == Stream::Err {
             true => String::new(),
-            false => format!(
-                "{}Assistant> ",
-                if self.is_fresh(Stream::Out) { "" } else { "\n" }
-            ),
+            false => format!("{}Assistant> ", if self.is_fresh(Stream::Out) { "" } else { "\n" }),
         }
     }
 
@@ -304,24 +292,14 @@ impl Screen {
     }
 
     fn usage(&mut self, usage: Usage, seconds: u64) -> io::Result<()> {
-        let parts = [
-            ("in", usage.input),
-            ("cached", usage.cached),
-            ("out", usage.output),
-        ];
-        let tokens: Vec<_> = parts
-            .iter()
-            .filter_map(|(name, count)| count.map(|count| format!("{count} {name}")))
-            .collect();
+        let parts = [("in", usage.input), ("cached", usage.cached), ("out", usage.output)];
+        let tokens: Vec<_> =
+            parts.iter().filter_map(|(name, count)| count.map(|count| format!("{count} {name}"))).collect();
         if tokens.is_empty() {
             return Ok(());
         }
         let line = format!("[tokens: {}; {seconds} s]", tokens.join(", "));
-        let line = if self.colour {
-            format!("\u{1b}[2m{line}\u{1b}[0m")
-        } else {
-            line
-        };
+        let line = if self.colour { format!("\u{1b}[2m{line}\u{1b}[0m") } else { line };
         match self.talk.is_terminal() {
             true => self.lines(self.talk, &line),
             false => Ok(()),
@@ -366,15 +344,8 @@ pub fn banner(conversation: &str, model: &str, server: &str) -> String {
 
 /// `[Tool result: completed; exit code 0; output truncated]`, with what of it applies.
 pub fn result_label(result: &ToolResult) -> String {
-    let code = result
-        .exit_code()
-        .map(|code| format!("; exit code {code}"))
-        .unwrap_or_default();
-    let cut = if result.truncated() {
-        "; output truncated"
-    } else {
-        ""
-    };
+    let code = result.exit_code().map(|code| format!("; exit code {code}")).unwrap_or_default();
+    let cut = if result.truncated() { "; output truncated" } else { "" };
     format!("[Tool result: {}{code}{cut}]", result.status().name())
 }
 
@@ -393,20 +364,14 @@ fn approval(display: &Display) -> String {
     let lines: Vec<&str> = display.command.split('\n').collect();
     match lines.as_slice() {
         [line] => out.push_str(&format!(" {}", quote(line))),
-        lines => lines
-            .iter()
-            .for_each(|line| out.push_str(&format!("\n  {}", quote(line)))),
+        lines => lines.iter().for_each(|line| out.push_str(&format!("\n  {}", quote(line)))),
     }
     out.push('\n');
     if let Some(shell) = &display.shell {
         out.push_str(&format!("Shell: {}\n", quote_os(shell)));
     }
     if lines.len() > BIG_COMMAND_LINES || display.command.len() > BIG_COMMAND_BYTES {
-        out.push_str(&format!(
-            "Size: {} lines, {} bytes\n",
-            lines.len(),
-            display.command.len()
-        ));
+        out.push_str(&format!("Size: {} lines, {} bytes\n", lines.len(), display.command.len()));
     }
     if text::has_hidden(&display.command) {
         out.push_str("Warning: hidden or unusual characters are escaped above.\n");
@@ -415,11 +380,7 @@ fn approval(display: &Display) -> String {
         out.push_str(&format!("Working directory: {}\n", quote_os(cwd)));
     }
     if !display.environment.is_empty() {
-        let pairs: Vec<_> = display
-            .environment
-            .iter()
-            .map(|pair| quote_os(pair))
-            .collect();
+        let pairs: Vec<_> = display.environment.iter().map(|pair| quote_os(pair)).collect();
         out.push_str(&format!("Environment: {}\n", pairs.join(" ")));
     }
     out.push_str(&format!(
@@ -440,9 +401,7 @@ mod tests {
             command: command.into(),
             shell: None,
             cwd: Some("/home/user/project".into()),
-            environment: ["PATH=/usr/bin:/bin", "HOME=/home/user", "LANG=C.UTF-8"]
-                .map(Into::into)
-                .to_vec(),
+            environment: ["PATH=/usr/bin:/bin", "HOME=/home/user", "LANG=C.UTF-8"].map(Into::into).to_vec(),
             limits: "30 s timeout; 65536 bytes of combined output".into(),
             seconds: Some(30),
         }
@@ -462,10 +421,7 @@ mod tests {
     #[test]
     fn lines_shell_size_and_warning_stand_in_that_order() {
         let command = format!("cat <<E\n{}\u{202e}\nE", "x".repeat(1000));
-        let shown = approval(&Display {
-            shell: Some("/opt/b/bash".into()),
-            ..display(&command)
-        });
+        let shown = approval(&Display { shell: Some("/opt/b/bash".into()), ..display(&command) });
         let expected = format!(
             "Command:\n  \"cat <<E\"\n  \"{}\\u{{202e}}\"\n  \"E\"\nShell: \"/opt/b/bash\"\nSize: 3 lines, {} bytes\n\
              Warning: hidden or unusual characters are escaped above.\nWorking directory:",
@@ -486,25 +442,16 @@ mod tests {
     #[test]
     fn labels_name_what_exists() {
         for (result, label) in [
-            (
-                ToolResult::ran(Ran::Completed, "", Some(0), false),
-                "[Tool result: completed; exit code 0]",
-            ),
+            (ToolResult::ran(Ran::Completed, "", Some(0), false), "[Tool result: completed; exit code 0]"),
             (
                 ToolResult::ran(Ran::OutputLimit, "", None, true),
                 "[Tool result: output_limit; output truncated]",
             ),
-            (
-                ToolResult::not_run(NotRun::Denied, "no"),
-                "[Tool result: denied]",
-            ),
+            (ToolResult::not_run(NotRun::Denied, "no"), "[Tool result: denied]"),
         ] {
             assert_eq!(result_label(&result), label);
         }
-        let repeat = Repeat {
-            time: "2026-01-02T03:04:05.006Z".into(),
-            ended: TurnStatus::Failed,
-        };
+        let repeat = Repeat { time: "2026-01-02T03:04:05.006Z".into(), ended: TurnStatus::Failed };
         assert_eq!(
             repeat_notice(&repeat),
             "Notice: this command was started at 2026-01-02T03:04:05.006Z in a turn that ended failed; \

@@ -43,18 +43,11 @@ impl Transcript {
                 format!("{}{took}\n{}", result_label(result), clean(result.output()))
             }
             Body::TurnEnd { status } => {
-                format!(
-                    "Turn {}{}",
-                    status.name(),
-                    took(self.turn_began.take(), now)
-                )
+                format!("Turn {}{}", status.name(), took(self.turn_began.take(), now))
             }
         };
         // Indented, so that no text can pass for the transcript's own lines.
-        let text = text
-            .strip_suffix('\n')
-            .unwrap_or(&text)
-            .replace('\n', "\n    ");
+        let text = text.strip_suffix('\n').unwrap_or(&text).replace('\n', "\n    ");
         let is_end = matches!(record.body, Body::TurnEnd { .. });
         format!("{time} {text}\n{}", if is_end { "\n" } else { "" })
     }
@@ -63,14 +56,8 @@ impl Transcript {
 /// A call as the model made it; the command alone where the arguments are those of `bash`.
 fn asked(call: &Call) -> String {
     let arguments = serde_json::from_str::<serde_json::Value>(&call.arguments).ok();
-    let command = arguments
-        .as_ref()
-        .and_then(|arguments| arguments.get("command")?.as_str());
-    format!(
-        "\n[Tool: {}] {}",
-        clean(&call.name),
-        quote(command.unwrap_or(&call.arguments))
-    )
+    let command = arguments.as_ref().and_then(|arguments| arguments.get("command")?.as_str());
+    format!("\n[Tool: {}] {}", clean(&call.name), quote(command.unwrap_or(&call.arguments)))
 }
 
 fn took(from: Option<u64>, to: Option<u64>) -> String {

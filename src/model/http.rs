@@ -91,9 +91,8 @@ fn millis(number: &str, unit_millis: f64) -> Option<u64> {
 /// From `now` to an HTTP date, as `Sun, 06 Nov 1994 08:49:37 GMT` or, the two older ways,
 /// `Sunday, 06-Nov-94 08:49:37 GMT` and `Sun Nov  6 08:49:37 1994`; zero for a date that is over.
 fn millis_until(date: &str, now: SystemTime) -> Option<u64> {
-    const MONTHS: [&str; 12] = [
-        "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
-    ];
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     let words = date.split([' ', ',', '-', ':']).filter(|it| !it.is_empty());
     let words: Vec<&str> = words.skip(1).take(6).collect();
     let (day, month, year, clock_words) = match *words.as_slice() {
@@ -116,8 +115,7 @@ fn millis_until(date: &str, now: SystemTime) -> Option<u64> {
     // Days since 1970, counted in years that begin in March, so that the leap day comes last.
     let (shifted_year, shifted_month) = (year - u64::from(month < 2), (month + 10) % 12);
     let leap_days = shifted_year / 4 - shifted_year / 100 + shifted_year / 400;
-    let days = (shifted_year * 365 + leap_days + (shifted_month * 153 + 2) / 5 + day)
-        .checked_sub(719_469)?;
+    let days = (shifted_year * 365 + leap_days + (shifted_month * 153 + 2) / 5 + day).checked_sub(719_469)?;
     let [hours, minutes, seconds] = clock;
     let then = ((days * 24 + hours) * 60 + minutes) * 60 + seconds;
     let now = now.duration_since(SystemTime::UNIX_EPOCH).ok()?;
@@ -158,9 +156,7 @@ impl Http {
         let url = Uri::try_from(url).ok().filter(|url| url.host().is_some());
         let url = url.ok_or_else(|| {
             let base_url = quote(&service.base_url);
-            ModelError::Settings(format!(
-                "base_url is {base_url}, which is no URL; set another"
-            ))
+            ModelError::Settings(format!("base_url is {base_url}, which is no URL; set another"))
         })?;
         let idle = Some(Duration::from_secs(service.idle_seconds));
         let connect_limit = Duration::from_secs(CONNECT_SECONDS);
@@ -187,10 +183,7 @@ impl Http {
         });
         Ok(Http {
             config,
-            destination: format!(
-                "{}{via}",
-                quote(url.authority().map_or("", |it| it.as_str()))
-            ),
+            destination: format!("{}{via}", quote(url.authority().map_or("", |it| it.as_str()))),
             url,
             authorization: authorization(service)?,
             idle_seconds: service.idle_seconds,
@@ -271,9 +264,7 @@ impl Http {
                 Err(RecvTimeoutError::Disconnected) => {
                     return Err(ModelError::Cut { begun: false });
                 }
-                Err(RecvTimeoutError::Timeout)
-                    if !reached && start.elapsed() > self.connect_limit =>
-                {
+                Err(RecvTimeoutError::Timeout) if !reached && start.elapsed() > self.connect_limit => {
                     return Err(self.too_slow());
                 }
                 Err(RecvTimeoutError::Timeout) => waiting()?,
@@ -313,17 +304,12 @@ impl Http {
     }
 
     fn silent(&self) -> ModelError {
-        ModelError::Silent {
-            seconds: self.idle_seconds,
-        }
+        ModelError::Silent { seconds: self.idle_seconds }
     }
 
     fn too_slow(&self) -> ModelError {
         let seconds = self.connect_limit.as_secs();
-        self.unreachable(
-            format!("name lookup and connecting took longer than {seconds} s"),
-            false,
-        )
+        self.unreachable(format!("name lookup and connecting took longer than {seconds} s"), false)
     }
 
     fn unreachable(&self, cause: String, tls: bool) -> ModelError {
@@ -359,8 +345,7 @@ fn proxy(service: &Service) -> Result<(Option<Proxy>, String), ModelError> {
     let Some((variable, value)) = &service.proxy else {
         return Ok((None, String::new()));
     };
-    let usable =
-        |proxy: &Proxy| matches!(proxy.protocol(), ProxyProtocol::Http | ProxyProtocol::Https);
+    let usable = |proxy: &Proxy| matches!(proxy.protocol(), ProxyProtocol::Http | ProxyProtocol::Https);
     match Proxy::new(value).ok().filter(usable) {
         Some(proxy) => {
             let address = quote(&format!("{}:{}", proxy.host(), proxy.port()));
@@ -398,9 +383,7 @@ fn roots(service: &Service) -> Result<RootCerts, ModelError> {
 
 fn bad_roots(file: &str, why: &str) -> ModelError {
     let file = quote(file);
-    ModelError::Settings(format!(
-        "SSL_CERT_FILE names {file}, which {why}; name another or unset it"
-    ))
+    ModelError::Settings(format!("SSL_CERT_FILE names {file}, which {why}; name another or unset it"))
 }
 
 #[cfg(test)]

@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 use serde_json::value::RawValue;
 
 use crate::limits::{
-    ERROR_BODY_BYTES, ERROR_TEXT_CHARS, EVENT_BYTES, EXCERPT_CHARS, READ_BYTES, RESPONSE_BYTES,
-    RETRIES, RETRY_AFTER_MAX_MILLIS, RETRY_WAIT_MILLIS, STREAM_BYTES, TICK_MILLIS,
+    ERROR_BODY_BYTES, ERROR_TEXT_CHARS, EVENT_BYTES, EXCERPT_CHARS, READ_BYTES, RESPONSE_BYTES, RETRIES,
+    RETRY_AFTER_MAX_MILLIS, RETRY_WAIT_MILLIS, STREAM_BYTES, TICK_MILLIS,
 };
 use crate::step::{Call, Definition, Input, Service, Usage};
 use crate::sys::signal::Stop;
@@ -335,11 +335,7 @@ impl Client {
                 Then::Retry(asked_millis) if retries < RETRIES && *budget > 0 => {
                     let millis = asked_millis.unwrap_or(RETRY_WAIT_MILLIS << retries);
                     retries += 1;
-                    observer(Progress::Notice(&retry_notice(
-                        &failure.error,
-                        millis,
-                        retries,
-                    )))?;
+                    observer(Progress::Notice(&retry_notice(&failure.error, millis, retries)))?;
                     self.pause(millis)?;
                 }
                 _ => return Err(failure.error),
@@ -373,10 +369,9 @@ impl Client {
         let waiting = &mut || observer(Progress::Waiting);
         let answer = self.http.post(body, length, waiting)?;
         match answer.status {
-            200..=299 if !answer.encoding().is_empty() => Err(ModelError::Compressed {
-                encoding: self.tidy(&answer.encoding(), EXCERPT_CHARS),
+            200..=299 if !answer.encoding().is_empty() => {
+                Err(ModelError::Compressed { encoding: self.tidy(&answer.encoding(), EXCERPT_CHARS) }.into())
             }
-            .into()),
             200..=299 => self.read(answer, observer),
             300..=399 => Err(ModelError::Redirect {
                 status: answer.status,
@@ -413,9 +408,7 @@ impl Client {
                 return Err(ModelError::Cancelled.into());
             }
             let read = read.map_err(|error| match self.http.broken(error) {
-                ModelError::Cut { .. } => ModelError::Cut {
-                    begun: response.begun,
-                },
+                ModelError::Cut { .. } => ModelError::Cut { begun: response.begun },
                 other => other,
             })?;
             let bytes = buffer.get(..read).unwrap_or_default();
@@ -431,10 +424,7 @@ impl Client {
             }
             match news {
                 Ok(Some(output)) => {
-                    return Ok(Reply {
-                        text: response.text,
-                        output,
-                    });
+                    return Ok(Reply { text: response.text, output });
                 }
                 Ok(None) if total > STREAM_BYTES => return Err(ModelError::TooLarge.into()),
                 Ok(None) if read > 0 => {}
@@ -447,9 +437,7 @@ impl Client {
     fn fault(&self, fault: Fault, answer: &Answer, begun: bool) -> ModelError {
         match fault {
             Fault::Cut => ModelError::Cut { begun },
-            Fault::Incomplete(reason) => ModelError::Incomplete {
-                reason: self.tidy(&reason, EXCERPT_CHARS),
-            },
+            Fault::Incomplete(reason) => ModelError::Incomplete { reason: self.tidy(&reason, EXCERPT_CHARS) },
             Fault::Invalid(why) => ModelError::Invalid(self.tidy(&why, ERROR_TEXT_CHARS)),
             Fault::TooLarge => ModelError::TooLarge,
             Fault::Failed(error) => {
@@ -484,11 +472,7 @@ impl Client {
             }
             (None, wait) => (Then::Retry(wait), "ask again later".into()),
         };
-        let error = special.unwrap_or(ModelError::Status {
-            status,
-            said,
-            advice,
-        });
+        let error = special.unwrap_or(ModelError::Status { status, said, advice });
         Failure { error, then }
     }
 
@@ -508,8 +492,7 @@ impl Client {
                 let url = quote(&self.http.url());
                 format!("check the model and base_url: the request went to {url}")
             }
-            _ => "check base_url and model, or start a new conversation with /new (mino ask --new)"
-                .into(),
+            _ => "check base_url and model, or start a new conversation with /new (mino ask --new)".into(),
         }
     }
 

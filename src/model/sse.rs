@@ -78,10 +78,7 @@ impl Frames {
 
     fn hand_out(&mut self) -> Event<'_> {
         self.handed_out = true;
-        Event {
-            name: &self.name,
-            data: &mut self.data,
-        }
+        Event { name: &self.name, data: &mut self.data }
     }
 
     fn forget_handed_out(&mut self) {
@@ -151,9 +148,7 @@ fn line_end(bytes: &[u8]) -> Option<usize> {
     };
     let skipped = words.iter().take_while(without).count() * 8;
     let rest = bytes.get(skipped..)?.iter();
-    let at = rest
-        .take_while(|byte| !matches!(byte, b'\n' | b'\r'))
-        .count();
+    let at = rest.take_while(|byte| !matches!(byte, b'\n' | b'\r')).count();
     Some(skipped + at).filter(|at| *at < bytes.len())
 }
 
@@ -175,16 +170,9 @@ pub(super) mod tests {
     pub struct Random(pub u64);
 
     impl Random {
-        #[allow(
-            clippy::print_stdout,
-            reason = "shown where a test fails, to run it again"
-        )]
+        #[allow(clippy::print_stdout, reason = "shown where a test fails, to run it again")]
         pub fn seed() -> u64 {
-            let seed = SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .unwrap()
-                .as_nanos() as u64
-                | 1;
+            let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64 | 1;
             println!("seed {seed}");
             seed
         }
@@ -217,9 +205,7 @@ pub(super) mod tests {
 
     /// The same by the plainest means, for streams without a byte order mark.
     fn plainly(stream: &[u8]) -> Found {
-        let stream = String::from_utf8_lossy(stream)
-            .replace("\r\n", "\n")
-            .replace('\r', "\n");
+        let stream = String::from_utf8_lossy(stream).replace("\r\n", "\n").replace('\r', "\n");
         let (mut found, mut name, mut data) = (Vec::new(), String::new(), None::<String>);
         let lines: Vec<&str> = stream.split('\n').collect();
         let last = lines.len() - 1;
@@ -258,25 +244,13 @@ pub(super) mod tests {
             ("\u{feff}\u{feff}data: a\n\n", vec![]),
             ("data: a\n\n\u{feff}data: b\n\n", vec![event("", "a")]),
             (": c\n:\ndata: a\n: c\n\n:c\n\n", vec![event("", "a")]),
-            (
-                "data: a\ndata:b\ndata\ndata: c\n\n",
-                vec![event("", "a\nb\n\nc")],
-            ),
-            (
-                "event: x\ndata: a\n\ndata: b\n\n",
-                vec![event("x", "a"), event("", "b")],
-            ),
+            ("data: a\ndata:b\ndata\ndata: c\n\n", vec![event("", "a\nb\n\nc")]),
+            ("event: x\ndata: a\n\ndata: b\n\n", vec![event("x", "a"), event("", "b")]),
             ("event: x\n\ndata: b\n\n", vec![event("", "b")]),
             ("event: x\nevent: y\ndata: b\n\n", vec![event("y", "b")]),
-            (
-                "id: 1\nretry: 5\ndatas: x\n data: y\ndata: b\n\n",
-                vec![event("", "b")],
-            ),
+            ("id: 1\nretry: 5\ndatas: x\n data: y\ndata: b\n\n", vec![event("", "b")]),
             ("data:\n\ndata\n\n", vec![event("", ""), event("", "")]),
-            (
-                "data: a\n\r\ndata: b\r\n\n",
-                vec![event("", "a"), event("", "b")],
-            ),
+            ("data: a\n\r\ndata: b\r\n\n", vec![event("", "a"), event("", "b")]),
             ("data: a", vec![event("end:", "a")]),
             ("event: x\ndata: a\n", vec![event("end:x", "a")]),
             ("event: x\n", vec![]),
@@ -299,11 +273,7 @@ pub(super) mod tests {
             count += 1;
             let stream = std::fs::read(&path).unwrap();
             let whole = frame([&stream[..]]);
-            assert!(
-                whole.len() > 1 && whole == plainly(&stream),
-                "{}",
-                path.display()
-            );
+            assert!(whole.len() > 1 && whole == plainly(&stream), "{}", path.display());
             assert_eq!(frame(stream.chunks(1)), whole, "{}", path.display());
             for cut in 0..stream.len() {
                 let (left, right) = stream.split_at(cut);
@@ -357,18 +327,15 @@ pub(super) mod tests {
         let (fits, too_long) = (whole(EVENT_BYTES), whole(EVENT_BYTES + 1));
         let next = |stream: &[u8]| {
             let (mut frames, mut input) = (Frames::new(), stream);
-            frames
-                .next(&mut input)
-                .map(|event| event.map(|event| event.data.len()))
+            frames.next(&mut input).map(|event| event.map(|event| event.data.len()))
         };
         assert_eq!(next(&fits), Ok(Some(EVENT_BYTES - 5)));
         assert_eq!(next(&too_long), Err(TooLong));
         // Also where it is spread over lines that are short, and where no line ever ends.
         let line = [b"data:", &[b'a'; 1 << 20][..], b"\n"].concat();
         let mut frames = Frames::new();
-        let results: Vec<_> = (0..17)
-            .map(|_| frames.next(&mut &line[..]).map(|event| event.is_some()))
-            .collect();
+        let results: Vec<_> =
+            (0..17).map(|_| frames.next(&mut &line[..]).map(|event| event.is_some())).collect();
         assert!(results[..15].iter().all(|result| *result == Ok(false)));
         assert_eq!(results[16], Err(TooLong));
         assert_eq!(next(&vec![b':'; EVENT_BYTES + 1]), Err(TooLong));

@@ -139,10 +139,7 @@ fn mend(json: &mut [u8]) -> bool {
 fn code_unit(escape: &[u8]) -> Option<u16> {
     let digits = escape.strip_prefix(b"\\u")?.get(..4)?;
     let digits = std::str::from_utf8(digits).ok()?;
-    digits
-        .bytes()
-        .all(|byte| byte.is_ascii_hexdigit())
-        .then_some(())?;
+    digits.bytes().all(|byte| byte.is_ascii_hexdigit()).then_some(())?;
     u16::from_str_radix(digits, 16).ok()
 }
 
@@ -162,13 +159,8 @@ fn one_line(raw: &RawValue) -> Box<RawValue> {
 const REFUSED: &str = "Model refused: ";
 
 /// Items whose type ends in `_call` and that the server answers itself.
-const HOSTED: [&str; 5] = [
-    "web_search_call",
-    "file_search_call",
-    "code_interpreter_call",
-    "image_generation_call",
-    "mcp_call",
-];
+const HOSTED: [&str; 5] =
+    ["web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call", "mcp_call"];
 
 /// The type of an item, without a look at what follows it.
 fn kind(item: &RawValue) -> Cow<'_, str> {
@@ -197,9 +189,7 @@ fn check(items: &[&RawValue]) -> Result<Checked, String> {
         return Err(format!("it holds more than {RESPONSE_ITEMS} items"));
     }
     for (number, raw) in (1..).zip(items) {
-        checked
-            .item(raw)
-            .map_err(|why| format!("item {number} {why}"))?;
+        checked.item(raw).map_err(|why| format!("item {number} {why}"))?;
     }
     if checked.text.is_empty() && checked.calls.is_empty() {
         return Err("it holds neither text nor a tool call".into());
@@ -218,8 +208,7 @@ impl Checked {
         let [kind] = fields(raw.get(), ["type"]).ok_or("is not an item")?;
         match string(kind).as_deref() {
             Some(kind)
-                if kind == "mcp_approval_request"
-                    || kind.ends_with("_call") && !HOSTED.contains(&kind) =>
+                if kind == "mcp_approval_request" || kind.ends_with("_call") && !HOSTED.contains(&kind) =>
             {
                 Err(format!("is a {}, which Mino can't answer", quote(kind)))
             }
@@ -248,16 +237,13 @@ impl Checked {
 
     fn call(&mut self, raw: &RawValue) -> Result<(), String> {
         let names = ["type", "status", "call_id", "name", "arguments"];
-        let [_, status, call_id, name, arguments] =
-            fields(raw.get(), names).ok_or("has a field twice")?;
+        let [_, status, call_id, name, arguments] = fields(raw.get(), names).ok_or("has a field twice")?;
         finished(status)?;
         let call_id = string(call_id).unwrap_or_default();
         let name = string(name).unwrap_or_default();
         let arguments = string(arguments).ok_or("is a tool call without arguments")?;
         if call_id.is_empty() || call_id.len() > CALL_ID_BYTES {
-            return Err(format!(
-                "is a tool call without a call_id of 1 to {CALL_ID_BYTES} bytes"
-            ));
+            return Err(format!("is a tool call without a call_id of 1 to {CALL_ID_BYTES} bytes"));
         }
         if name.is_empty() {
             return Err("is a tool call without a name".into());
@@ -287,10 +273,7 @@ fn said(content: &[&RawValue]) -> Result<String, String> {
             }
             Some("refusal") => {
                 said.push_str(REFUSED);
-                add(
-                    &mut said,
-                    string(refusal).ok_or("has a refusal that is none")?,
-                );
+                add(&mut said, string(refusal).ok_or("has a refusal that is none")?);
             }
             _ => {}
         }
@@ -344,9 +327,7 @@ impl Optional {
             Optional::ParallelToolCalls => {
                 "The server does not know \"parallel_tool_calls\"; going on without it."
             }
-            Optional::Phase => {
-                "The server does not know the \"phase\" of messages; going on without it."
-            }
+            Optional::Phase => "The server does not know the \"phase\" of messages; going on without it.",
         }
     }
 }
@@ -400,10 +381,7 @@ pub fn reduced(input: &Input, omitted: &[Optional]) -> Option<Input> {
     let items: Vec<&RawValue> = serde_json::from_slice(&json).ok()?;
     let mut history = Vec::with_capacity(json.len());
     replay(&items, omitted, &mut history);
-    Some(Input {
-        history: Arc::new(history),
-        turn: Arc::default(),
-    })
+    Some(Input { history: Arc::new(history), turn: Arc::default() })
 }
 
 /// How facts are spelled for this service.
@@ -544,13 +522,7 @@ impl<'a> End<'a> {
     fn read(response: Raw<'a>) -> Option<End<'a>> {
         let names = ["status", "output", "usage", "error", "incomplete_details"];
         let [status, output, usage, error, details] = fields(response?.get(), names)?;
-        Some(End {
-            status,
-            output,
-            usage,
-            error,
-            details,
-        })
+        Some(End { status, output, usage, error, details })
     }
 }
 
@@ -803,13 +775,8 @@ const QUOTA: [&str; 5] = [
 ];
 
 /// Codes of a refusal by the provider's rules.
-const POLICY: [&str; 5] = [
-    "invalid_prompt",
-    "cyber_policy",
-    "bio_policy",
-    "content_filter",
-    "content_policy_violation",
-];
+const POLICY: [&str; 5] =
+    ["invalid_prompt", "cyber_policy", "bio_policy", "content_filter", "content_policy_violation"];
 
 /// How OpenAI, llama.cpp, LM Studio, OpenRouter and xAI name a conversation that is too long.
 const TOO_LONG: [&str; 7] = [
@@ -826,21 +793,13 @@ impl ServerError {
     /// Reads an error in any of the shapes met: an `error` object or text, the same fields without
     /// it, `detail`, or no JSON at all, whose text is then the message.
     pub fn read(body: &[u8]) -> ServerError {
-        let mut body = body
-            .get(..ERROR_BODY_BYTES as usize)
-            .unwrap_or(body)
-            .to_vec();
+        let mut body = body.get(..ERROR_BODY_BYTES as usize).unwrap_or(body).to_vec();
         mend(&mut body);
         let text = String::from_utf8_lossy(&body);
         let value: Value = serde_json::from_str(&text).unwrap_or_default();
-        let inner = value
-            .get("error")
-            .filter(|error| !error.is_null())
-            .unwrap_or(&value);
+        let inner = value.get("error").filter(|error| !error.is_null()).unwrap_or(&value);
         let find = |names: &[&str]| {
-            let places = names
-                .iter()
-                .flat_map(|name| [inner.get(name), value.get(name)]);
+            let places = names.iter().flat_map(|name| [inner.get(name), value.get(name)]);
             places.flatten().find_map(plain)
         };
         let kind = find(&["error_type", "type"]).filter(|kind| kind != "error");
@@ -854,12 +813,7 @@ impl ServerError {
                 true => text.into_owned(),
                 false => String::new(),
             });
-        ServerError {
-            code,
-            kind,
-            param: find(&["param"]).unwrap_or_default(),
-            message,
-        }
+        ServerError { code, kind, param: find(&["param"]).unwrap_or_default(), message }
     }
 
     fn is_one_of(&self, names: &[&str]) -> bool {
@@ -925,10 +879,7 @@ mod tests {
             Ok(Some(output)) => {
                 let calls = output.calls.iter().map(|call| {
                     let altered = if call.altered { "!" } else { "" };
-                    format!(
-                        "{altered}{}({})={}",
-                        call.name, call.call_id, call.arguments
-                    )
+                    format!("{altered}{}({})={}", call.name, call.call_id, call.arguments)
                 });
                 let calls: Vec<_> = calls.collect();
                 let items = output.items.len();
@@ -961,10 +912,7 @@ mod tests {
     }
 
     fn events(events: &[&str]) -> String {
-        events
-            .iter()
-            .map(|event| format!("data: {event}\n\n"))
-            .collect()
+        events.iter().map(|event| format!("data: {event}\n\n")).collect()
     }
 
     /// A stream that only says what its output is.
@@ -974,19 +922,16 @@ mod tests {
         )])
     }
 
-    const HELLO: &str = r#"{"type":"message","role":"assistant","content":[{"type":"output_text","text":"Hello"}]}"#;
+    const HELLO: &str =
+        r#"{"type":"message","role":"assistant","content":[{"type":"output_text","text":"Hello"}]}"#;
 
     fn call(call_id: &str, arguments: &str) -> String {
-        format!(
-            r#"{{"type":"function_call","call_id":{call_id},"name":"bash","arguments":{arguments}}}"#
-        )
+        format!(r#"{{"type":"function_call","call_id":{call_id},"name":"bash","arguments":{arguments}}}"#)
     }
 
     fn fixtures() -> Vec<(String, Vec<u8>)> {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/sse");
-        let files = std::fs::read_dir(folder)
-            .unwrap()
-            .map(|file| file.unwrap().path());
+        let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
         let files = files.filter(|path| path.extension().is_some_and(|it| it == "sse"));
         let mut files: Vec<_> = files
             .map(|path| {
@@ -1061,10 +1006,7 @@ mod tests {
             // In steps, as each cut reads the stream anew; every kind of byte is met.
             for end in (0..stream.len()).step_by(23) {
                 let got = read(&[&stream[..end]]);
-                assert!(
-                    got == whole || !got.ends_with("items"),
-                    "{name} at {end}: {got}"
-                );
+                assert!(got == whole || !got.ends_with("items"), "{name} at {end}: {got}");
             }
         }
     }
@@ -1079,19 +1021,8 @@ mod tests {
             let mut stream = stream.clone();
             for _ in 0..random.below(4) {
                 let at = random.below(stream.len());
-                let tokens: [&[u8]; 11] = [
-                    b"\n",
-                    b"\r\n\r\n",
-                    b"\\ud800",
-                    b"\\",
-                    b"\"",
-                    b"{",
-                    b"}",
-                    b"[",
-                    b"null",
-                    b"\xff",
-                    b"",
-                ];
+                let tokens: [&[u8]; 11] =
+                    [b"\n", b"\r\n\r\n", b"\\ud800", b"\\", b"\"", b"{", b"}", b"[", b"null", b"\xff", b""];
                 let bytes = tokens[random.below(tokens.len())];
 
                 let end = (at + random.below(3)).min(stream.len());
@@ -1100,11 +1031,7 @@ mod tests {
             let cut = random.below(stream.len());
             let whole = read(&[&stream]);
             let (left, right) = stream.split_at(cut);
-            assert_eq!(
-                read(&[left, right]),
-                whole,
-                "seed {seed}, round {round}, {name} at {cut}"
-            );
+            assert_eq!(read(&[left, right]), whole, "seed {seed}, round {round}, {name} at {cut}");
         }
     }
 
@@ -1202,9 +1129,7 @@ data: {"delta":"by name"}
             good.clone(),
             format!("{HELLO},{good}"),
             call(&long, r#""""#),
-            format!(
-                r#"{HELLO},{{"type":"web_search_call"}},{{"type":"mcp_list_tools"}},{{"type":"x"}}"#
-            ),
+            format!(r#"{HELLO},{{"type":"web_search_call"}},{{"type":"mcp_list_tools"}},{{"type":"x"}}"#),
             r#"{"type":"message","role":"assistant","content":"plain"}"#.into(),
         ] {
             assert!(output(&completed(&items)).is_ok(), "{items}");
@@ -1213,36 +1138,16 @@ data: {"delta":"by name"}
             (r#""text""#.into(), "not an item"),
             (r#"["message"]"#.into(), "not an item"),
             ("{}".into(), "no type"),
+            (r#"{"type":"message","role":"user","content":"x"}"#.into(), "not the assistant's"),
+            (r#"{"type":"message","content":"x"}"#.into(), "not the assistant's"),
             (
-                r#"{"type":"message","role":"user","content":"x"}"#.into(),
-                "not the assistant's",
-            ),
-            (
-                r#"{"type":"message","content":"x"}"#.into(),
-                "not the assistant's",
-            ),
-            (
-                r#"{"type":"message","role":"assistant","status":"in_progress","content":"x"}"#
-                    .into(),
+                r#"{"type":"message","role":"assistant","status":"in_progress","content":"x"}"#.into(),
                 "status",
             ),
-            (
-                r#"{"type":"message","role":"assistant","status":5,"content":"x"}"#.into(),
-                "status",
-            ),
-            (
-                r#"{"type":"message","role":"assistant","content":5}"#.into(),
-                "list",
-            ),
-            (
-                r#"{"type":"message","role":"assistant","content":[{"type":"output_text"}]}"#
-                    .into(),
-                "text",
-            ),
-            (
-                r#"{"type":"message","role":"assistant","role":"assistant","content":"x"}"#.into(),
-                "twice",
-            ),
+            (r#"{"type":"message","role":"assistant","status":5,"content":"x"}"#.into(), "status"),
+            (r#"{"type":"message","role":"assistant","content":5}"#.into(), "list"),
+            (r#"{"type":"message","role":"assistant","content":[{"type":"output_text"}]}"#.into(), "text"),
+            (r#"{"type":"message","role":"assistant","role":"assistant","content":"x"}"#.into(), "twice"),
             (call("null", r#""{}""#), "call_id"),
             (call(r#""""#, r#""{}""#), "call_id"),
             (call(&longer, r#""{}""#), "call_id"),
@@ -1251,15 +1156,14 @@ data: {"delta":"by name"}
             (good.clone(), "another tool call"),
             (good.replace("\"c1\"", "\"c2\"").replace("bash", ""), "name"),
             (
-                good.replace("c1", "c2")
-                    .replace('{', "{\"status\":\"incomplete\",")
-                    .replacen("\"{\"status\":\"incomplete\",}\"", "\"{}\"", 1),
+                good.replace("c1", "c2").replace('{', "{\"status\":\"incomplete\",").replacen(
+                    "\"{\"status\":\"incomplete\",}\"",
+                    "\"{}\"",
+                    1,
+                ),
                 "status",
             ),
-            (
-                r#"{"type":"custom_tool_call","call_id":"x"}"#.into(),
-                "can't answer",
-            ),
+            (r#"{"type":"custom_tool_call","call_id":"x"}"#.into(), "can't answer"),
             (r#"{"type":"local_shell_call"}"#.into(), "can't answer"),
             (r#"{"type":"mcp_approval_request"}"#.into(), "can't answer"),
         ] {
@@ -1274,27 +1178,19 @@ data: {"delta":"by name"}
             r#"{"type":"reasoning","summary":[]}"#,
             r#"{"type":"message","role":"assistant","content":[]}"#,
         ] {
-            assert!(
-                matches!(output(&completed(nothing)), Err(Fault::Invalid(_))),
-                "{nothing}"
-            );
+            assert!(matches!(output(&completed(nothing)), Err(Fault::Invalid(_))), "{nothing}");
         }
     }
 
     #[test]
     fn text_of_two_messages_does_not_run_together() {
         let delta = |index: u32, text: &str| {
-            format!(
-                r#"{{"type":"response.output_text.delta","output_index":{index},"delta":"{text}"}}"#
-            )
+            format!(r#"{{"type":"response.output_text.delta","output_index":{index},"delta":"{text}"}}"#)
         };
         let stream = events(&[&delta(0, "One"), &delta(0, " more"), &delta(2, "Two")]);
         assert_eq!(read(&[stream.as_bytes()]), r#""One more\nTwo" cut"#);
         let never_streamed = completed(&format!("{HELLO},{HELLO}"));
-        assert_eq!(
-            read(&[never_streamed.as_bytes()]),
-            r#""Hello\nHello" [] 2 items"#
-        );
+        assert_eq!(read(&[never_streamed.as_bytes()]), r#""Hello\nHello" [] 2 items"#);
     }
 
     #[test]
@@ -1302,9 +1198,7 @@ data: {"delta":"by name"}
         let arguments = r#""{\"command\":\"a\ud800b\"}""#;
         let stream = format!(
             "{}{}",
-            events(&[
-                r#"{"type":"response.output_text.delta","delta":"x\uDFFFy \ud83d\ude42 \\ud800"}"#
-            ]),
+            events(&[r#"{"type":"response.output_text.delta","delta":"x\uDFFFy \ud83d\ude42 \\ud800"}"#]),
             completed(&call(r#""c1""#, arguments)),
         );
         assert_eq!(
@@ -1321,10 +1215,7 @@ data: {"delta":"by name"}
         bytes[at] = 0xff;
         assert!(read(&[&bytes]).contains("!bash(c1)"));
         // The mark also comes from a finished item whose terminal event has no output.
-        let done = format!(
-            r#"{{"type":"response.output_item.done","item":{}}}"#,
-            call(r#""c1""#, arguments)
-        );
+        let done = format!(r#"{{"type":"response.output_item.done","item":{}}}"#, call(r#""c1""#, arguments));
         let stream = format!("{}{}", events(&[&done]), completed(""));
         assert!(output(&stream).unwrap().calls[0].altered);
     }
@@ -1355,10 +1246,7 @@ data: {"delta":"by name"}
         let odd = "{ \"type\" :\"x\",\n\t\"a\\u0062\":1.50e+2,\r\n\"a\":1,\"a\":2,\"text\":\"\\n\u{2028}\"}";
         let stream = completed(&format!("{odd} , {HELLO}"));
         // The event's own line breaks are data lines of one event.
-        let stream = format!(
-            "{}\n\n",
-            stream.trim().replace("\r\n", "\n").replace('\n', "\ndata:")
-        );
+        let stream = format!("{}\n\n", stream.trim().replace("\r\n", "\n").replace('\n', "\ndata:"));
         let items = output(&stream).unwrap().items;
         assert_eq!(items[0].get(), odd.replace("\r\n", "\n").replace('\n', " "));
         let mut sent = Vec::new();
@@ -1372,22 +1260,13 @@ data: {"delta":"by name"}
         let many = vec!["1"; RESPONSE_ITEMS + 1].join(",");
         assert!(matches!(output(&completed(&many)), Err(Fault::Invalid(_))));
         let big = format!(r#"{{"type":"x","a":"{}"}}"#, "a".repeat(RESPONSE_BYTES / 2));
-        assert_eq!(
-            output(&completed(&format!("{HELLO},{big},{big}"))).err(),
-            Some(Fault::TooLarge)
-        );
+        assert_eq!(output(&completed(&format!("{HELLO},{big},{big}"))).err(), Some(Fault::TooLarge));
         assert!(output(&completed(&format!("{HELLO},{big}"))).is_ok());
         let done = format!(r#"{{"type":"response.output_item.done","item":{big}}}"#);
-        assert_eq!(
-            output(&events(&[&done, &done])).err(),
-            Some(Fault::TooLarge)
-        );
+        assert_eq!(output(&events(&[&done, &done])).err(), Some(Fault::TooLarge));
         let delta = "a".repeat(RESPONSE_BYTES / 2 + 1);
         let delta = format!(r#"{{"type":"response.output_text.delta","delta":"{delta}"}}"#);
-        assert_eq!(
-            output(&events(&[&delta, &delta])).err(),
-            Some(Fault::TooLarge)
-        );
+        assert_eq!(output(&events(&[&delta, &delta])).err(), Some(Fault::TooLarge));
     }
 
     #[test]
@@ -1398,35 +1277,18 @@ data: {"delta":"by name"}
             );
             output(&events(&[&end])).unwrap().usage
         };
-        let all =
-            r#"{"input_tokens":3,"input_tokens_details":{"cached_tokens":2},"output_tokens":1}"#;
+        let all = r#"{"input_tokens":3,"input_tokens_details":{"cached_tokens":2},"output_tokens":1}"#;
         let (input, cached, output) = (Some(3), Some(2), Some(1));
-        assert_eq!(
-            usage(all),
-            Some(Usage {
-                input,
-                cached,
-                output
-            })
-        );
+        assert_eq!(usage(all), Some(Usage { input, cached, output }));
         let some = r#"{"input_tokens":3,"input_tokens_details":null,"output_tokens":"1"}"#;
         let (cached, output) = (None, None);
-        assert_eq!(
-            usage(some),
-            Some(Usage {
-                input,
-                cached,
-                output
-            })
-        );
+        assert_eq!(usage(some), Some(Usage { input, cached, output }));
         assert_eq!(usage("7"), None);
     }
 
     fn spelled(items: &[&str], omitted: &[Optional]) -> String {
-        let items: Vec<Box<RawValue>> = items
-            .iter()
-            .map(|item| RawValue::from_string((*item).to_owned()).unwrap())
-            .collect();
+        let items: Vec<Box<RawValue>> =
+            items.iter().map(|item| RawValue::from_string((*item).to_owned()).unwrap()).collect();
         let items: Vec<&RawValue> = items.iter().map(AsRef::as_ref).collect();
         let mut out = Vec::new();
         replay(&items, omitted, &mut out);
@@ -1447,10 +1309,7 @@ data: {"delta":"by name"}
             r#"{"type":"reasoning","id":"rs_3","encrypted_content":"","content":[]}"#,
             r#"{"type":"reasoning","id":"rs_3","encrypted_content":null,"content":null}"#,
         ] {
-            assert_eq!(
-                spelled(&[hollow, message, message], &[]),
-                format!("{without_id},{message}")
-            );
+            assert_eq!(spelled(&[hollow, message, message], &[]), format!("{without_id},{message}"));
         }
         assert_eq!(
             spelled(&[full, message, local, message], &[Optional::Reasoning]),
@@ -1461,24 +1320,12 @@ data: {"delta":"by name"}
     #[test]
     fn arguments_that_are_no_json_go_as_an_empty_object() {
         let call = |arguments: &str| {
-            format!(
-                r#"{{"type":"function_call","id":"fc_1","arguments":{arguments},"call_id":"c"}}"#
-            )
+            format!(r#"{{"type":"function_call","id":"fc_1","arguments":{arguments},"call_id":"c"}}"#)
         };
-        for bad in [
-            r#""""#,
-            r#""{\"a\":""#,
-            r#""{} x""#,
-            r#""{\"a\":\"\\ud800\"}""#,
-            "7",
-        ] {
+        for bad in [r#""""#, r#""{\"a\":""#, r#""{} x""#, r#""{\"a\":\"\\ud800\"}""#, "7"] {
             assert_eq!(spelled(&[&call(bad)], &[]), call(r#""{}""#), "{bad}");
         }
-        for good in [
-            r#""{}""#,
-            r#"" [1] ""#,
-            r#""{\"command\":\"ls\",\"command\":1}""#,
-        ] {
+        for good in [r#""{}""#, r#"" [1] ""#, r#""{\"command\":\"ls\",\"command\":1}""#] {
             assert_eq!(spelled(&[&call(good)], &[]), call(good), "{good}");
         }
     }
@@ -1497,14 +1344,8 @@ data: {"delta":"by name"}
         assert_eq!(spelled(&items, &[Optional::Phase]), expected);
         assert_eq!(spelled(&items, &[]), items.join(","));
         let (history, turn) = (items[..2].join(","), items[2..].join(","));
-        let input = Input {
-            history: Arc::new(history.into_bytes()),
-            turn: Arc::new(turn.into_bytes()),
-        };
-        assert_eq!(
-            *reduced(&input, &[Optional::Phase]).unwrap().history,
-            expected.as_bytes()
-        );
+        let input = Input { history: Arc::new(history.into_bytes()), turn: Arc::new(turn.into_bytes()) };
+        assert_eq!(*reduced(&input, &[Optional::Phase]).unwrap().history, expected.as_bytes());
         assert!(reduced(&input, &[Optional::Include]).is_none());
     }
 
@@ -1513,16 +1354,8 @@ data: {"delta":"by name"}
         let mut input = Vec::new();
         Wire.question("a \"b\"\n\u{2028}", &mut input);
         Wire.answer("c", &mut input);
-        Wire.result(
-            "call_1",
-            &ToolResult::ran(Ran::Failed, "x\n", Some(1), true),
-            &mut input,
-        );
-        Wire.result(
-            "call_2",
-            &ToolResult::not_run(NotRun::Denied, ""),
-            &mut input,
-        );
+        Wire.result("call_1", &ToolResult::ran(Ran::Failed, "x\n", Some(1), true), &mut input);
+        Wire.result("call_2", &ToolResult::not_run(NotRun::Denied, ""), &mut input);
         let input = String::from_utf8(input).unwrap();
         assert_eq!(input, [
             "{\"content\":[{\"text\":\"a \\\"b\\\"\\n\u{2028}\",\"type\":\"input_text\"}],\"role\":\"user\",\"type\":\"message\"}",
@@ -1534,18 +1367,10 @@ data: {"delta":"by name"}
 
     #[test]
     fn a_request_has_exactly_the_agreed_fields() {
-        let tools = [Definition {
-            name: "bash",
-            description: "Runs \"it\"",
-            parameters: r#"{"type":"object"}"#,
-        }];
+        let tools =
+            [Definition { name: "bash", description: "Runs \"it\"", parameters: r#"{"type":"object"}"# }];
         let body = |omitted: &[Optional]| {
-            let body = [
-                head("m\"1", "be\nbrief"),
-                b"7".to_vec(),
-                tail(&tools, omitted),
-            ]
-            .concat();
+            let body = [head("m\"1", "be\nbrief"), b"7".to_vec(), tail(&tools, omitted)].concat();
             serde_json::from_slice::<Value>(&body).unwrap()
         };
         let mut expected = json!({
@@ -1557,79 +1382,38 @@ data: {"delta":"by name"}
         assert_eq!(body(&[]), expected);
         expected.as_object_mut().unwrap().remove("include");
         assert_eq!(body(&[Optional::Include]), expected);
-        expected
-            .as_object_mut()
-            .unwrap()
-            .remove("parallel_tool_calls");
-        assert_eq!(
-            body(&[Optional::Include, Optional::ParallelToolCalls]),
-            expected
-        );
+        expected.as_object_mut().unwrap().remove("parallel_tool_calls");
+        assert_eq!(body(&[Optional::Include, Optional::ParallelToolCalls]), expected);
     }
 
     #[test]
     fn errors_are_found_in_every_shape() {
         for (body, code, message) in [
-            (
-                r#"{"error":{"message":"m","type":"t","param":null,"code":"c"}}"#,
-                "c",
-                "m",
-            ),
-            (
-                r#"{"error":{"message":"m","type":"t","param":null,"code":null}}"#,
-                "t",
-                "m",
-            ),
+            (r#"{"error":{"message":"m","type":"t","param":null,"code":"c"}}"#, "c", "m"),
+            (r#"{"error":{"message":"m","type":"t","param":null,"code":null}}"#, "t", "m"),
             (
                 r#"{"error":{"code":400,"message":"m","type":"exceed_context_size_error"}}"#,
                 "exceed_context_size_error",
                 "m",
             ),
-            (
-                r#"{"error":{"code":502,"message":"m"},"error_type":"e"}"#,
-                "e",
-                "m",
-            ),
+            (r#"{"error":{"code":502,"message":"m"},"error_type":"e"}"#, "e", "m"),
             (r#"{"detail":"m"}"#, "", "m"),
-            (
-                r#"{"detail":[{"loc":["body"],"msg":"m","type":"missing"}]}"#,
-                "",
-                "m",
-            ),
-            (
-                r#"{"error_code":"BAD_REQUEST","message":"m"}"#,
-                "BAD_REQUEST",
-                "m",
-            ),
+            (r#"{"detail":[{"loc":["body"],"msg":"m","type":"missing"}]}"#, "", "m"),
+            (r#"{"error_code":"BAD_REQUEST","message":"m"}"#, "BAD_REQUEST", "m"),
             (r#"{"error":"m"}"#, "", "m"),
-            (
-                r#"{"type":"error","code":"c","message":"m","param":null}"#,
-                "c",
-                "m",
-            ),
-            (
-                r#"{"type":"error","error":{"type":"t","code":null,"message":"m"}}"#,
-                "t",
-                "m",
-            ),
+            (r#"{"type":"error","code":"c","message":"m","param":null}"#, "c", "m"),
+            (r#"{"type":"error","error":{"type":"t","code":null,"message":"m"}}"#, "t", "m"),
             (r#"{"error":{"code":"c"}}"#, "c", ""),
             (r#"{"error":{"message":"\ud800"}}"#, "", "\u{fffd}"),
             ("<h1>502</h1>", "", "<h1>502</h1>"),
             ("", "", ""),
         ] {
             let error = ServerError::read(body.as_bytes());
-            assert_eq!(
-                (error.code.as_str(), error.message.as_str()),
-                (code, message),
-                "{body}"
-            );
+            assert_eq!((error.code.as_str(), error.message.as_str()), (code, message), "{body}");
         }
         assert_eq!(ServerError::read(b"a\xff").message, "a\u{fffd}");
         let long = vec![b'x'; ERROR_BODY_BYTES as usize + 1];
-        assert_eq!(
-            ServerError::read(&long).message.len(),
-            ERROR_BODY_BYTES as usize
-        );
+        assert_eq!(ServerError::read(&long).message.len(), ERROR_BODY_BYTES as usize);
     }
 
     #[test]
@@ -1639,25 +1423,13 @@ data: {"delta":"by name"}
             ServerError::read(body.to_string().as_bytes()).refuses()
         };
         let unknown = "unknown_parameter";
-        assert_eq!(
-            refuses("invalid_encrypted_content", "", ""),
-            Some(Optional::Reasoning)
-        );
-        assert_eq!(
-            refuses(unknown, "input[52].phase", ""),
-            Some(Optional::Phase)
-        );
-        assert_eq!(
-            refuses("unsupported_parameter", "include[0]", ""),
-            Some(Optional::Include)
-        );
+        assert_eq!(refuses("invalid_encrypted_content", "", ""), Some(Optional::Reasoning));
+        assert_eq!(refuses(unknown, "input[52].phase", ""), Some(Optional::Phase));
+        assert_eq!(refuses("unsupported_parameter", "include[0]", ""), Some(Optional::Include));
         let message = "Unknown parameter: 'input[2].phase'.";
         assert_eq!(refuses(unknown, "", message), Some(Optional::Phase));
         let message = "Unsupported parameter: parallel_tool_calls";
-        assert_eq!(
-            refuses(unknown, "", message),
-            Some(Optional::ParallelToolCalls)
-        );
+        assert_eq!(refuses(unknown, "", message), Some(Optional::ParallelToolCalls));
         let message = "Unknown parameter: 'foo'. Others include 'include'.";
         assert_eq!(refuses(unknown, "", message), None);
         assert_eq!(refuses("invalid_value", "include", ""), None);
@@ -1674,10 +1446,7 @@ data: {"delta":"by name"}
             "This model's maximum prompt length is 131072",
         ] {
             let body = json!({"error": {"code": "invalid_prompt", "message": message}}).to_string();
-            assert!(
-                ServerError::read(body.as_bytes()).is_too_long(),
-                "{message}"
-            );
+            assert!(ServerError::read(body.as_bytes()).is_too_long(), "{message}");
         }
         let code = br#"{"error":{"code":"context_length_exceeded"}}"#;
         assert!(ServerError::read(code).is_too_long());

@@ -19,33 +19,18 @@ pub enum SessionError {
     /// Another process continues it right now.
     Locked { id: SessionId },
     /// A line is wrong, and it is not the torn end of the file.
-    Damaged {
-        path: PathBuf,
-        line: u64,
-        reason: String,
-    },
+    Damaged { path: PathBuf, line: u64, reason: String },
     /// It is larger than a journal may be, or would be when its open turn is closed.
     Full { path: PathBuf },
     /// Something that was to be done to the file failed.
-    Io {
-        deed: &'static str,
-        path: PathBuf,
-        source: io::Error,
-    },
+    Io { deed: &'static str, path: PathBuf, source: io::Error },
     /// Its open turn could not be closed.
     Close(SaveError),
 }
 
 impl SessionError {
-    pub(super) fn io<'p>(
-        deed: &'static str,
-        path: &'p Path,
-    ) -> impl FnOnce(io::Error) -> SessionError + 'p {
-        move |source| SessionError::Io {
-            deed,
-            path: path.to_path_buf(),
-            source,
-        }
+    pub(super) fn io<'p>(deed: &'static str, path: &'p Path) -> impl FnOnce(io::Error) -> SessionError + 'p {
+        move |source| SessionError::Io { deed, path: path.to_path_buf(), source }
     }
 
     /// What to do about it, where there is more to say than the message.
@@ -139,11 +124,7 @@ pub enum SaveError {
     Order { what: Saved, reason: String },
     /// The write or its sync failed, now or earlier, and nothing will be written any more. Whether the
     /// record is in the file is not known.
-    Failed {
-        what: Saved,
-        path: PathBuf,
-        source: io::Error,
-    },
+    Failed { what: Saved, path: PathBuf, source: io::Error },
 }
 
 impl SaveError {
@@ -152,19 +133,13 @@ impl SaveError {
         match self {
             SaveError::Busy => Some("Wait for its end; nothing was written."),
             SaveError::NoRandom(_) | SaveError::Order { .. } => None,
-            SaveError::Full { .. } => {
-                Some("Start a new conversation with --new (in the chat: /new).")
-            }
+            SaveError::Full { .. } => Some("Start a new conversation with --new (in the chat: /new)."),
             SaveError::TooLarge { .. } => Some("Nothing of it was saved or run."),
             SaveError::Failed { what, .. } => Some(match what {
                 Saved::Question => "The question was not sent.",
                 Saved::Response => "None of its commands was started.",
-                Saved::Start => {
-                    "The command was not started; a saved start does not prove that it ran."
-                }
-                Saved::Result => {
-                    "The command was started; a lost result does not prove that it failed."
-                }
+                Saved::Start => "The command was not started; a saved start does not prove that it ran.",
+                Saved::Result => "The command was started; a lost result does not prove that it failed.",
                 Saved::Refusal => "The command was not started.",
                 Saved::End => "The next start may find the turn interrupted.",
             }),
@@ -177,11 +152,9 @@ impl fmt::Display for SaveError {
         match self {
             SaveError::Busy => f.write_str("a turn of this conversation is in progress"),
             SaveError::NoRandom(error) => write!(f, "cannot begin a turn: {error}"),
-            SaveError::Full { what } => write!(
-                f,
-                "cannot save the {}: the conversation is full ({JOURNAL_BYTES} bytes)",
-                what.name()
-            ),
+            SaveError::Full { what } => {
+                write!(f, "cannot save the {}: the conversation is full ({JOURNAL_BYTES} bytes)", what.name())
+            }
             SaveError::TooLarge { what, bytes } => write!(
                 f,
                 "cannot save the {}: it takes {bytes} bytes, and {RECORD_BYTES} are allowed",

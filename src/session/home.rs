@@ -57,11 +57,7 @@ pub struct SessionInfo {
 #[derive(Debug)]
 pub enum HomeError {
     /// Something that was to be done to a file or folder failed.
-    Io {
-        deed: &'static str,
-        path: PathBuf,
-        source: io::Error,
-    },
+    Io { deed: &'static str, path: PathBuf, source: io::Error },
     /// There are conversations, and the pointer doesn't say which is the current one.
     Pointer { path: PathBuf, reason: &'static str },
     /// No conversation's ID begins so.
@@ -72,11 +68,7 @@ pub enum HomeError {
 
 impl HomeError {
     fn io<'p>(deed: &'static str, path: &'p Path) -> impl FnOnce(io::Error) -> HomeError + 'p {
-        move |source| HomeError::Io {
-            deed,
-            path: path.to_path_buf(),
-            source,
-        }
+        move |source| HomeError::Io { deed, path: path.to_path_buf(), source }
     }
 
     /// What to do about it, where there is more to say than the message.
@@ -87,9 +79,7 @@ impl HomeError {
                 "Choose a conversation with --session ID (`mino sessions` lists them) or start one with --new.",
             ),
             HomeError::NoSession { .. } => Some("`mino sessions` lists the conversations."),
-            HomeError::ManySessions { .. } => {
-                Some("Give more of the ID; `mino sessions` lists them.")
-            }
+            HomeError::ManySessions { .. } => Some("Give more of the ID; `mino sessions` lists them."),
         }
     }
 }
@@ -100,19 +90,15 @@ impl fmt::Display for HomeError {
             HomeError::Io { deed, path, source } => {
                 write!(f, "cannot {deed} {}: {source}", quote_os(path.as_os_str()))
             }
-            HomeError::Pointer { path, reason } => write!(
-                f,
-                "cannot tell the current conversation: {} {reason}",
-                quote_os(path.as_os_str())
-            ),
+            HomeError::Pointer { path, reason } => {
+                write!(f, "cannot tell the current conversation: {} {reason}", quote_os(path.as_os_str()))
+            }
             HomeError::NoSession { prefix } => {
                 write!(f, "no conversation's ID begins with {}", quote(prefix))
             }
-            HomeError::ManySessions { prefix, found } => write!(
-                f,
-                "the IDs of {found} conversations begin with {}",
-                quote(prefix)
-            ),
+            HomeError::ManySessions { prefix, found } => {
+                write!(f, "the IDs of {found} conversations begin with {}", quote(prefix))
+            }
         }
     }
 }
@@ -160,10 +146,7 @@ impl Home {
     /// Makes the folders that are missing and closes all of it to others. Answers the files that
     /// others may use and that can't be closed to them, since they belong to somebody else.
     pub fn prepare(&self) -> Result<Vec<PathBuf>, HomeError> {
-        for (path, links) in [
-            (self.root.clone(), Links::Follow),
-            (self.sessions_dir(), Links::Refuse),
-        ] {
+        for (path, links) in [(self.root.clone(), Links::Follow), (self.sessions_dir(), Links::Refuse)] {
             file::private_dir(&path, links).map_err(HomeError::io("prepare the folder", &path))?;
         }
         let mut open = Vec::new();
@@ -176,8 +159,7 @@ impl Home {
         }
         for entry in self.entries()? {
             // Whatever else lies there is refused by whoever opens it.
-            let wide =
-                |found: &fs::Metadata| found.is_file() && found.permissions().mode() & 0o7177 != 0;
+            let wide = |found: &fs::Metadata| found.is_file() && found.permissions().mode() & 0o7177 != 0;
             if entry.metadata().is_ok_and(|found| wide(&found)) {
                 tighten(entry.path(), Links::Refuse, &mut open)?;
             }
@@ -188,8 +170,8 @@ impl Home {
     /// The current conversation; `None` in a folder without any.
     pub fn active(&self) -> Result<Option<SessionId>, HomeError> {
         let path = self.pointer_path();
-        let bytes = file::read_bounded(&path, CONFIG_BYTES, Links::Refuse)
-            .map_err(HomeError::io("read", &path))?;
+        let bytes =
+            file::read_bounded(&path, CONFIG_BYTES, Links::Refuse).map_err(HomeError::io("read", &path))?;
         let reason = match bytes.as_deref().map(parse_pointer) {
             Some(Some(id)) if self.journal_path(&id).symlink_metadata().is_ok() => {
                 let path = self.sessions_dir();
@@ -251,10 +233,7 @@ impl Home {
         match *found.as_slice() {
             [id] => Ok(id),
             [] => Err(HomeError::NoSession { prefix }),
-            [..] => Err(HomeError::ManySessions {
-                prefix,
-                found: found.len(),
-            }),
+            [..] => Err(HomeError::ManySessions { prefix, found: found.len() }),
         }
     }
 
@@ -274,12 +253,7 @@ impl Home {
 /// Closes one file to others, or notes that it isn't ours to close.
 fn tighten(path: PathBuf, links: Links, open: &mut Vec<PathBuf>) -> Result<(), HomeError> {
     match file::tighten(&path, links) {
-        Err(error)
-            if matches!(
-                error.kind(),
-                ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem
-            ) =>
-        {
+        Err(error) if matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) => {
             open.push(path);
             Ok(())
         }
@@ -307,9 +281,5 @@ fn look_at(id: SessionId, path: &Path) -> io::Result<SessionInfo> {
     while lines.advance()? {
         turns += usize::from(lines.line().is_some_and(record::is_question));
     }
-    Ok(SessionInfo {
-        id,
-        changed: found.modified()?,
-        turns,
-    })
+    Ok(SessionInfo { id, changed: found.modified()?, turns })
 }

@@ -35,12 +35,7 @@ impl Journal {
             let _ = fs::remove_file(&path);
             return Err(error);
         }
-        Ok(Journal {
-            file,
-            path,
-            bytes: 0,
-            failed: false,
-        })
+        Ok(Journal { file, path, bytes: 0, failed: false })
     }
 
     /// Opens and locks; `WouldBlock` where another process has the lock.
@@ -48,12 +43,7 @@ impl Journal {
         let file = file::open_journal(&path, Create::Existing).map_err(TryLockError::Error)?;
         file.try_lock()?;
         let bytes = file.metadata().map_err(TryLockError::Error)?.len();
-        Ok(Journal {
-            file,
-            path,
-            bytes,
-            failed: false,
-        })
+        Ok(Journal { file, path, bytes, failed: false })
     }
 
     pub fn path(&self) -> &Path {
@@ -110,18 +100,14 @@ impl Journal {
     fn new_copy(&self) -> io::Result<(PathBuf, File)> {
         let stem = self.path.file_stem().unwrap_or_default().to_string_lossy();
         for n in 1..=RECOVERY_COPIES {
-            let path = self
-                .path
-                .with_file_name(format!("{stem}-recovery-{n}.jsonl"));
+            let path = self.path.with_file_name(format!("{stem}-recovery-{n}.jsonl"));
             match file::open_journal(&path, Create::New) {
                 Ok(copy) => return Ok((path, copy)),
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
             }
         }
-        Err(io::Error::other(format!(
-            "there are {RECOVERY_COPIES} copies of it already"
-        )))
+        Err(io::Error::other(format!("there are {RECOVERY_COPIES} copies of it already")))
     }
 
     fn copy_to(&self, mut copy: &File) -> io::Result<()> {
@@ -231,10 +217,7 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         journal.file = File::create(scratch.path().join("sound")).unwrap();
         assert!(journal.append(b"{}\n").is_err());
-        assert_eq!(
-            (journal.bytes(), journal.file.metadata().unwrap().len()),
-            (0, 0)
-        );
+        assert_eq!((journal.bytes(), journal.file.metadata().unwrap().len()), (0, 0));
     }
 
     fn split(text: &[u8]) -> Vec<(u64, u64, bool, bool)> {
@@ -250,18 +233,8 @@ mod tests {
     #[test]
     fn only_a_line_feed_ends_a_line() {
         assert_eq!(split(b""), []);
-        assert_eq!(
-            split("a\u{2028}\r\u{85}\u{c}b\n".as_bytes()),
-            [(0, 10, true, true)]
-        );
-        assert_eq!(
-            split(b"a\n\nbc"),
-            [
-                (0, 2, true, false),
-                (2, 1, true, false),
-                (3, 2, false, true)
-            ]
-        );
+        assert_eq!(split("a\u{2028}\r\u{85}\u{c}b\n".as_bytes()), [(0, 10, true, true)]);
+        assert_eq!(split(b"a\n\nbc"), [(0, 2, true, false), (2, 1, true, false), (3, 2, false, true)]);
     }
 
     #[test]

@@ -50,9 +50,7 @@ impl Memory {
             Body::ModelResponse { output, .. } => {
                 spelling.output(output, Arc::make_mut(&mut self.turn));
             }
-            Body::ToolStart {
-                name, arguments, ..
-            } => {
+            Body::ToolStart { name, arguments, .. } => {
                 let time = record.time.as_deref().unwrap_or_default().to_owned();
                 self.starts.push((command(name, arguments), time));
             }
@@ -116,10 +114,7 @@ mod tests {
         for n in 0..HISTORY_LINES + 5 {
             memory.remember_question(&n.to_string());
         }
-        assert_eq!(
-            (memory.questions.len(), &*memory.questions[0]),
-            (HISTORY_LINES, "5")
-        );
+        assert_eq!((memory.questions.len(), &*memory.questions[0]), (HISTORY_LINES, "5"));
         memory.remember_question(&"x".repeat(HISTORY_BYTES - 1));
         assert_eq!(memory.questions.len(), 1);
         memory.remember_question(&"x".repeat(HISTORY_BYTES + 1));

@@ -103,10 +103,7 @@ impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "The journal's {} records are sound.", self.records)?;
         if let Some(Torn { line, bytes, .. }) = self.torn {
-            write!(
-                f,
-                "\nLine {line} is torn ({bytes} bytes): a start would copy the file and cut it."
-            )?;
+            write!(f, "\nLine {line} is torn ({bytes} bytes): a start would copy the file and cut it.")?;
         }
         if self.open.is_some() {
             f.write_str("\nThe last turn has no end: a start would close it as interrupted.")?;
@@ -149,9 +146,7 @@ fn judge(
     spelling: &dyn Spelling,
     visit: &mut dyn FnMut(Entry<'_>),
 ) -> Result<(Order, Finding), SessionError> {
-    let full = || SessionError::Full {
-        path: path.to_path_buf(),
-    };
+    let full = || SessionError::Full { path: path.to_path_buf() };
     if bytes > JOURNAL_BYTES {
         return Err(full());
     }
@@ -161,10 +156,7 @@ fn judge(
     while lines.advance().map_err(SessionError::io("read", path))? {
         let flaw = match check_line(&lines, &order, spelling) {
             Ok((record, step)) => {
-                visit(Entry {
-                    record: &record,
-                    calls: step.calls(),
-                });
+                visit(Entry { record: &record, calls: step.calls() });
                 order.commit(record.v, step);
                 continue;
             }
@@ -231,10 +223,8 @@ struct State {
 impl Session {
     /// Makes a new conversation in a prepared folder. The current one stays the current one.
     pub fn create(home: &Home, spelling: Box<dyn Spelling>) -> Result<Session, SessionError> {
-        let id = SessionId::new().map_err(SessionError::io(
-            "name a conversation in",
-            Path::new("sessions"),
-        ))?;
+        let id =
+            SessionId::new().map_err(SessionError::io("name a conversation in", Path::new("sessions")))?;
         let path = home.journal_path(&id);
         let journal = Journal::create(path.clone()).map_err(SessionError::io("create", &path))?;
         Ok(Session::new(id, State::new(journal, spelling)))
@@ -263,12 +253,7 @@ impl Session {
             notices.push(StartNotice::TailCut { copy, bytes });
         }
         notices.extend(found.open);
-        let mut state = State {
-            journal,
-            order,
-            memory,
-            spelling,
-        };
+        let mut state = State { journal, order, memory, spelling };
         state.close_open_turn().map_err(SessionError::Close)?;
         Ok((Session::new(*id, state), notices))
     }
@@ -313,12 +298,7 @@ impl Session {
 
 impl State {
     fn new(journal: Journal, spelling: Box<dyn Spelling>) -> State {
-        State {
-            journal,
-            order: Order::default(),
-            memory: Memory::default(),
-            spelling,
-        }
+        State { journal, order: Order::default(), memory: Memory::default(), spelling }
     }
 
     /// The only way memory advances: in order, in bounds, written and synced; then it counts.
@@ -339,14 +319,8 @@ impl State {
             Step::Begin(_) | Step::Start => JOURNAL_ROOM_BYTES,
             _ => 0,
         };
-        self.check_room(
-            what,
-            line.len(),
-            room_bytes + self.order.closing_bytes(&step),
-        )?;
-        self.journal
-            .append(&line)
-            .map_err(|source| self.failed(what, source))?;
+        self.check_room(what, line.len(), room_bytes + self.order.closing_bytes(&step))?;
+        self.journal.append(&line).map_err(|source| self.failed(what, source))?;
         // A large response is there often enough: shown, received, and soon in the input.
         drop(line);
         self.memory.apply(&record, &*self.spelling);
@@ -374,11 +348,7 @@ impl State {
     }
 
     fn failed(&self, what: Saved, source: io::Error) -> SaveError {
-        SaveError::Failed {
-            what,
-            path: self.journal.path().to_path_buf(),
-            source,
-        }
+        SaveError::Failed { what, path: self.journal.path().to_path_buf(), source }
     }
 
     /// Closes the turn that an earlier process left open, if there is one.
@@ -423,18 +393,13 @@ impl Turn<'_> {
 
     /// What the next request carries: completed turns, then this one as far as it is saved.
     pub fn input(&self) -> Input {
-        Input {
-            history: Arc::clone(&self.state.memory.history),
-            turn: Arc::clone(&self.state.memory.turn),
-        }
+        Input { history: Arc::clone(&self.state.memory.history), turn: Arc::clone(&self.state.memory.turn) }
     }
 
     /// Saves a validated response: the text that was shown, and its items verbatim.
     pub fn response(&mut self, text: &str, items: &[Box<RawValue>]) -> Result<(), SaveError> {
-        let body = Body::ModelResponse {
-            text: text.into(),
-            output: items.iter().map(|item| &**item).collect(),
-        };
+        let body =
+            Body::ModelResponse { text: text.into(), output: items.iter().map(|item| &**item).collect() };
         self.state.save(self.id, body)
     }
 
@@ -450,8 +415,7 @@ impl Turn<'_> {
 
     /// The `call_id`s that have no result yet, in the order in which they must get one.
     pub fn open_calls(&self) -> Vec<String> {
-        self.open()
-            .map_or_else(Vec::new, |open| call_ids(open.pending()))
+        self.open().map_or_else(Vec::new, |open| call_ids(open.pending()))
     }
 
     /// An earlier start of the same command, in a turn that the model doesn't know of.
@@ -475,10 +439,7 @@ impl Turn<'_> {
     /// Saves the result of the first open call. It says that the call ran where there was a start,
     /// and nowhere else; `unknown` is for a later start to say.
     pub fn result(&mut self, call_id: &str, result: &ToolResult) -> Result<(), SaveError> {
-        let body = Body::ToolResult {
-            call_id: call_id.into(),
-            result: result.clone(),
-        };
+        let body = Body::ToolResult { call_id: call_id.into(), result: result.clone() };
         if result.status() == Status::Ran(Ran::Unknown) {
             return Err(not_live(&body));
         }
@@ -501,10 +462,7 @@ impl Turn<'_> {
 }
 
 fn not_live(body: &Body<'_>) -> SaveError {
-    SaveError::Order {
-        what: Saved::of(body),
-        reason: "only a later start may say so".to_owned(),
-    }
+    SaveError::Order { what: Saved::of(body), reason: "only a later start may say so".to_owned() }
 }
 
 /// Proof that a call's start is on disk. [`Turn::start`] is the only place that makes one, and a tool
@@ -580,17 +538,10 @@ mod tests {
             arguments: "{}".to_owned(),
             altered: false,
         };
-        turn.state
-            .order
-            .commit(2, Step::Respond(vec![call.clone()]));
+        turn.state.order.commit(2, Step::Respond(vec![call.clone()]));
         turn.state.journal = Journal::unsyncable();
         let error = turn.start(&call, "/").unwrap_err();
-        assert!(
-            error
-                .hint()
-                .unwrap()
-                .starts_with("The command was not started")
-        );
+        assert!(error.hint().unwrap().starts_with("The command was not started"));
         assert_eq!(turn.open_calls(), ["c"]);
         assert!(!turn.open().unwrap().is_started());
     }

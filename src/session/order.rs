@@ -171,12 +171,7 @@ impl Open {
             Body::UserMessage { .. } => Err("a question inside a turn".to_owned()),
             Body::AssistantMessage { .. } => self.response(Vec::new()),
             Body::ModelResponse { output, .. } => self.response(spelling.calls(output)?),
-            Body::ToolStart {
-                call_id,
-                name,
-                arguments,
-                ..
-            } => self.start(call_id, name, arguments),
+            Body::ToolStart { call_id, name, arguments, .. } => self.start(call_id, name, arguments),
             Body::ToolResult { call_id, result } => self.result(call_id, result.status()),
             Body::TurnEnd { status } => self.end(*status),
         }
@@ -201,10 +196,7 @@ impl Open {
     fn start(&self, call_id: &str, name: &str, arguments: &str) -> Result<Step, String> {
         match self.pending.front() {
             _ if self.started => Err("a start before the last one has its result".to_owned()),
-            Some(call)
-                if (&*call.call_id, &*call.name, &*call.arguments)
-                    == (call_id, name, arguments) =>
-            {
+            Some(call) if (&*call.call_id, &*call.name, &*call.arguments) == (call_id, name, arguments) => {
                 Ok(Step::Start)
             }
             _ => Err("a start that is not that of the next call".to_owned()),
@@ -237,8 +229,7 @@ impl Open {
         match step {
             Step::Respond(calls) => {
                 self.answered = calls.is_empty();
-                self.call_ids
-                    .extend(calls.iter().map(|call| call.call_id.clone()));
+                self.call_ids.extend(calls.iter().map(|call| call.call_id.clone()));
                 self.pending = calls.into();
             }
             Step::Start => self.started = true,

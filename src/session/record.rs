@@ -238,41 +238,27 @@ impl<'a> Line<'a> {
     /// Takes the fields of the record's kind; `None` where one is missing or the kind is unknown.
     fn take_body(&mut self) -> Option<Body<'a>> {
         Some(match (self.v, self.kind.0.as_ref()) {
-            (_, "user_message") => Body::UserMessage {
-                text: self.text.0.take()?.0,
-            },
-            (OLD_VERSION, "assistant_message") => Body::AssistantMessage {
-                text: self.text.0.take()?.0,
-            },
-            (VERSION, "model_response") => Body::ModelResponse {
-                text: self.text.0.take()?.0,
-                output: self.output.0.take()?,
-            },
+            (_, "user_message") => Body::UserMessage { text: self.text.0.take()?.0 },
+            (OLD_VERSION, "assistant_message") => Body::AssistantMessage { text: self.text.0.take()?.0 },
+            (VERSION, "model_response") => {
+                Body::ModelResponse { text: self.text.0.take()?.0, output: self.output.0.take()? }
+            }
             (VERSION, "tool_start") => Body::ToolStart {
                 call_id: self.call_id.0.take()?.0,
                 name: self.name.0.take()?.0,
                 arguments: self.arguments.0.take()?.0,
                 cwd: self.cwd.0.take()?.0,
             },
-            (VERSION, "tool_result") => Body::ToolResult {
-                call_id: self.call_id.0.take()?.0,
-                result: self.result.0.take()?.0,
-            },
-            (_, "turn_end") => Body::TurnEnd {
-                status: self.status.0.take()?,
-            },
+            (VERSION, "tool_result") => {
+                Body::ToolResult { call_id: self.call_id.0.take()?.0, result: self.result.0.take()?.0 }
+            }
+            (_, "turn_end") => Body::TurnEnd { status: self.status.0.take()? },
             _ => return None,
         })
     }
 
     fn has_body(&self) -> bool {
-        let texts = [
-            &self.text,
-            &self.call_id,
-            &self.name,
-            &self.arguments,
-            &self.cwd,
-        ];
+        let texts = [&self.text, &self.call_id, &self.name, &self.arguments, &self.cwd];
         texts.iter().any(|text| text.0.is_some())
             || self.output.0.is_some()
             || self.result.0.is_some()
@@ -310,10 +296,8 @@ impl<'a> Record<'a> {
         Ok(Record {
             v: line.v,
             seq: line.seq,
-            body: body
-                .ok_or("its kind is unknown, or it has not exactly the fields of its kind")?,
-            turn_id: Id::parse(&line.turn_id.0)
-                .ok_or("`turn_id` is not 32 lowercase hexadecimal digits")?,
+            body: body.ok_or("its kind is unknown, or it has not exactly the fields of its kind")?,
+            turn_id: Id::parse(&line.turn_id.0).ok_or("`turn_id` is not 32 lowercase hexadecimal digits")?,
             time: line.time.0.map(|Text(time)| time),
         })
     }
@@ -343,12 +327,7 @@ impl<'a> Record<'a> {
                 put(line, "text", text)?;
                 put(line, "output", output)
             }
-            Body::ToolStart {
-                call_id,
-                name,
-                arguments,
-                cwd,
-            } => {
+            Body::ToolStart { call_id, name, arguments, cwd } => {
                 put(line, "call_id", call_id)?;
                 put(line, "name", name)?;
                 put(line, "arguments", arguments)?;
@@ -364,11 +343,7 @@ impl<'a> Record<'a> {
 }
 
 /// Appends one field to an object that is not closed yet.
-fn put(
-    line: &mut Vec<u8>,
-    name: &str,
-    value: &(impl Serialize + ?Sized),
-) -> serde_json::Result<()> {
+fn put(line: &mut Vec<u8>, name: &str, value: &(impl Serialize + ?Sized)) -> serde_json::Result<()> {
     line.push(if line.is_empty() { b'{' } else { b',' });
     serde_json::to_writer(&mut *line, name)?;
     line.push(b':');
@@ -380,8 +355,7 @@ fn put(
 pub fn is_question(line: &[u8]) -> bool {
     let (kind, question) = (b"\"kind\":\"", b"user_message\"");
     let at = line.windows(kind.len()).position(|bytes| bytes == kind);
-    at.and_then(|at| line.get(at + kind.len()..))
-        .is_some_and(|rest| rest.starts_with(question))
+    at.and_then(|at| line.get(at + kind.len()..)).is_some_and(|rest| rest.starts_with(question))
 }
 
 /// What is wrong with a line that is no record by itself.
@@ -541,26 +515,15 @@ mod tests {
     fn an_id_has_one_spelling() {
         let id = Id::new().unwrap();
         assert_eq!(Id::parse(&id.to_string()), Some(id));
-        for text in [
-            "",
-            "1",
-            &"A".repeat(32),
-            &"g".repeat(32),
-            &"1".repeat(33),
-            &format!("+{}", "1".repeat(31)),
-        ] {
+        for text in
+            ["", "1", &"A".repeat(32), &"g".repeat(32), &"1".repeat(33), &format!("+{}", "1".repeat(31))]
+        {
             assert_eq!(Id::parse(text), None, "{text}");
         }
     }
 
     fn record(body: Body<'_>) -> Record<'_> {
-        Record {
-            v: 2,
-            seq: 7,
-            time: Some("2026-03-01T09:04:05.678Z".into()),
-            turn_id: Id(0xab),
-            body,
-        }
+        Record { v: 2, seq: 7, time: Some("2026-03-01T09:04:05.678Z".into()), turn_id: Id(0xab), body }
     }
 
     #[test]
@@ -569,16 +532,11 @@ mod tests {
         let head = r#"{"v":2,"seq":7,"time":"2026-03-01T09:04:05.678Z","turn_id":"000000000000000000000000000000ab","kind":"#;
         for (body, rest) in [
             (
-                Body::UserMessage {
-                    text: "a\"\n\u{2028}".into(),
-                },
+                Body::UserMessage { text: "a\"\n\u{2028}".into() },
                 "\"user_message\",\"text\":\"a\\\"\\n\u{2028}\"}",
             ),
             (
-                Body::ModelResponse {
-                    text: "t".into(),
-                    output: vec![item, item],
-                },
+                Body::ModelResponse { text: "t".into(), output: vec![item, item] },
                 r#""model_response","text":"t","output":[{"type":"message", "n":1.50},{"type":"message", "n":1.50}]}"#,
             ),
             (
@@ -597,18 +555,10 @@ mod tests {
                 },
                 r#""tool_result","call_id":"c","result":{"status":"timed_out","output":"o","exit_code":1,"truncated":true}}"#,
             ),
-            (
-                Body::TurnEnd {
-                    status: TurnStatus::Failed,
-                },
-                r#""turn_end","status":"failed"}"#,
-            ),
+            (Body::TurnEnd { status: TurnStatus::Failed }, r#""turn_end","status":"failed"}"#),
         ] {
             let line = record(body).to_line().unwrap();
-            assert_eq!(
-                String::from_utf8(line.clone()).unwrap(),
-                format!("{head}{rest}\n")
-            );
+            assert_eq!(String::from_utf8(line.clone()).unwrap(), format!("{head}{rest}\n"));
             let read = Record::parse(line.strip_suffix(b"\n").unwrap()).unwrap();
             assert_eq!(read.to_line().unwrap(), line);
         }
@@ -616,18 +566,9 @@ mod tests {
 
     #[test]
     fn a_text_without_escapes_is_not_copied() {
-        let line = record(Body::UserMessage {
-            text: "plain 世界".into(),
-        })
-        .to_line()
-        .unwrap();
+        let line = record(Body::UserMessage { text: "plain 世界".into() }).to_line().unwrap();
         let read = Record::parse(line.strip_suffix(b"\n").unwrap()).unwrap();
-        assert!(matches!(
-            read.body,
-            Body::UserMessage {
-                text: Cow::Borrowed("plain 世界")
-            }
-        ));
+        assert!(matches!(read.body, Body::UserMessage { text: Cow::Borrowed("plain 世界") }));
     }
 
     /// Whatever a line is turned into, it is read, or refused with a reason of one line.
@@ -667,10 +608,7 @@ mod tests {
                 }
                 Err(flaw) => {
                     let reason = flaw.to_string();
-                    assert!(
-                        !reason.contains(char::is_control),
-                        "seed {seed:#x}: {reason}"
-                    );
+                    assert!(!reason.contains(char::is_control), "seed {seed:#x}: {reason}");
                 }
             }
         }

@@ -60,8 +60,7 @@ pub fn read_bounded(path: &Path, max_bytes: u64, links: Links) -> io::Result<Opt
         Err(error) => return Err(error),
     };
     let mut bytes = Vec::new();
-    file.take(max_bytes.saturating_add(1))
-        .read_to_end(&mut bytes)?;
+    file.take(max_bytes.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > max_bytes {
         return Err(refused(format!("it is larger than {max_bytes} bytes")));
     }
@@ -121,16 +120,12 @@ pub fn sync_dir(path: &Path) -> io::Result<()> {
 
 /// A folder's handle; an error for whatever isn't a folder, or is a link where that is refused.
 pub fn open_dir(path: &Path, links: Links) -> io::Result<File> {
-    OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_DIRECTORY | no_follow(links))
-        .open(path)
-        .map_err(|error| match fs::symlink_metadata(path) {
-            Ok(found) if found.is_symlink() && links == Links::Refuse => {
-                refused("it is a symbolic link")
-            }
+    OpenOptions::new().read(true).custom_flags(libc::O_DIRECTORY | no_follow(links)).open(path).map_err(
+        |error| match fs::symlink_metadata(path) {
+            Ok(found) if found.is_symlink() && links == Links::Refuse => refused("it is a symbolic link"),
             _ => error,
-        })
+        },
+    )
 }
 
 /// The folder that holds `path`.
@@ -153,11 +148,7 @@ fn open(path: &Path, options: &mut OpenOptions, links: Links) -> io::Result<File
         .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY | no_follow(links))
         .open(path)
         .map_err(|error| explain(path, links, error))?;
-    if file.metadata()?.is_file() {
-        Ok(file)
-    } else {
-        Err(refused("it is not a regular file"))
-    }
+    if file.metadata()?.is_file() { Ok(file) } else { Err(refused("it is not a regular file")) }
 }
 
 fn no_follow(links: Links) -> i32 {
@@ -174,9 +165,7 @@ fn explain(path: &Path, links: Links, error: io::Error) -> io::Error {
         return error;
     }
     match fs::symlink_metadata(path) {
-        Ok(found) if found.is_symlink() && links == Links::Refuse => {
-            refused("it is a symbolic link")
-        }
+        Ok(found) if found.is_symlink() && links == Links::Refuse => refused("it is a symbolic link"),
         Ok(found) if !found.is_symlink() && !found.is_file() => refused("it is not a regular file"),
         _ => error,
     }

@@ -59,14 +59,8 @@ impl Program {
         let text = |text: &OsStr| CString::new(text.as_bytes());
         Ok(Program {
             path: text(path.as_os_str())?,
-            arguments: arguments
-                .iter()
-                .map(|&a| text(a))
-                .collect::<Result<_, _>>()?,
-            environment: environment
-                .iter()
-                .map(|e| text(e))
-                .collect::<Result<_, _>>()?,
+            arguments: arguments.iter().map(|&a| text(a)).collect::<Result<_, _>>()?,
+            environment: environment.iter().map(|e| text(e)).collect::<Result<_, _>>()?,
             directory: text(directory.as_os_str())?,
         })
     }
@@ -170,8 +164,7 @@ impl Running {
             let ends = [ptr::null()];
             texts.iter().map(|t| t.as_ptr()).chain(ends).collect()
         };
-        let (arguments, environment) =
-            (pointers(&program.arguments), pointers(&program.environment));
+        let (arguments, environment) = (pointers(&program.arguments), pointers(&program.environment));
         let pid = fork_guard(&Plan {
             path: program.path.as_ptr(),
             arguments: arguments.as_ptr(),
@@ -187,13 +180,7 @@ impl Running {
         drop((output_end, wire_end));
         let guard = Guard { pid, wire };
         match guard.first_report() {
-            Ok(shell) => Ok(Running {
-                guard,
-                shell,
-                output,
-                exit: None,
-                failure: None,
-            }),
+            Ok(shell) => Ok(Running { guard, shell, output, exit: None, failure: None }),
             Err(error) => {
                 // An error means that the wire is cut already.
                 let _ = guard.wire.shutdown(Shutdown::Write);
@@ -205,12 +192,7 @@ impl Running {
 
     /// Waits until there is output (if `output` is asked for), a report, or something to read on
     /// `also`, but not longer than to `until`.
-    pub fn wait(
-        &self,
-        output: bool,
-        also: Option<BorrowedFd<'_>>,
-        until: Instant,
-    ) -> io::Result<Ready> {
+    pub fn wait(&self, output: bool, also: Option<BorrowedFd<'_>>, until: Instant) -> io::Result<Ready> {
         let wire = (self.exit != Some(Exit::Unknown)).then(|| self.guard.wire.as_fd());
         let pipe = output.then(|| self.output.as_fd());
         let [output, report, _] = poll([pipe, wire, also], until)?;
@@ -356,9 +338,7 @@ impl Guard {
         self.wire.set_read_timeout(Some(patience))?;
         match self.read()? {
             (STARTED, shell) => Ok(shell),
-            (EXITED | KILLED | OVERDUE, _) => {
-                Err(io::Error::other("it was killed as it began").into())
-            }
+            (EXITED | KILLED | OVERDUE, _) => Err(io::Error::other("it was killed as it began").into()),
             (what, number) => Err(failure(what, number)),
         }
     }
@@ -367,10 +347,7 @@ impl Guard {
         let mut message = [0; 8];
         (&self.wire).read_exact(&mut message)?;
         let [a, b, c, d, e, f, g, h] = message;
-        Ok((
-            i32::from_ne_bytes([a, b, c, d]),
-            i32::from_ne_bytes([e, f, g, h]),
-        ))
+        Ok((i32::from_ne_bytes([a, b, c, d]), i32::from_ne_bytes([e, f, g, h])))
     }
 
     /// Whether the guard ends before `until`. What it still has to report interests nobody.
@@ -456,10 +433,7 @@ fn orphans() -> Vec<pid_t> {
 
 /// For each descriptor, whether reading it will not block, within the time to `until`. A signal
 /// ends the wait early.
-fn poll<const N: usize>(
-    descriptors: [Option<BorrowedFd<'_>>; N],
-    until: Instant,
-) -> io::Result<[bool; N]> {
+fn poll<const N: usize>(descriptors: [Option<BorrowedFd<'_>>; N], until: Instant) -> io::Result<[bool; N]> {
     let mut entries = descriptors.map(|fd| libc::pollfd {
         fd: fd.map_or(-1, |fd| fd.as_raw_fd()),
         events: libc::POLLIN,
@@ -563,8 +537,7 @@ fn fork_guard(plan: &Plan) -> io::Result<pid_t> {
     // The child runs `guard` alone, which keeps to async-signal-safe calls and never returns; all
     // signals are blocked, so no handler of this process can run in it.
     unsafe {
-        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) =
-            (mem::zeroed(), mem::zeroed());
+        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = (mem::zeroed(), mem::zeroed());
         libc::sigfillset(&mut all);
         libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
         let pid = libc::fork();
@@ -627,13 +600,7 @@ fn shell(plan: &Plan, guard: pid_t) -> ! {
         // ignored in what it starts (glibc, posix_spawn). All zero is the default on every machine.
         let default = [0_u64; 8];
         for number in 1..=64 {
-            libc::syscall(
-                libc::SYS_rt_sigaction,
-                number,
-                &default,
-                ptr::null_mut::<u64>(),
-                8_usize,
-            );
+            libc::syscall(libc::SYS_rt_sigaction, number, &default, ptr::null_mut::<u64>(), 8_usize);
         }
         if libc::chdir(plan.directory) != 0 {
             fail(WIRE, NO_DIRECTORY);
@@ -661,22 +628,11 @@ fn keep_watch(shell: pid_t, overdue: i64) -> ! {
         libc::sigfillset(&mut but_children);
         libc::sigdelset(&mut but_children, libc::SIGCHLD);
         loop {
-            let mut wire = libc::pollfd {
-                fd: WIRE,
-                events: libc::POLLIN,
-                revents: 0,
-            };
+            let mut wire = libc::pollfd { fd: WIRE, events: libc::POLLIN, revents: 0 };
             let left = (overdue - now_millis()).max(0);
-            let left = libc::timespec {
-                tv_sec: left / 1_000,
-                tv_nsec: left % 1_000 * 1_000_000,
-            };
+            let left = libc::timespec { tv_sec: left / 1_000, tv_nsec: left % 1_000 * 1_000_000 };
             let is_waiting = held && !reported && !ended;
-            let patience = if is_waiting {
-                &raw const left
-            } else {
-                ptr::null()
-            };
+            let patience = if is_waiting { &raw const left } else { ptr::null() };
             libc::ppoll(&mut wire, 1, patience, &but_children);
             if is_waiting && now_millis() >= overdue {
                 libc::kill(-shell, libc::SIGKILL);
@@ -725,10 +681,7 @@ fn keep_watch(shell: pid_t, overdue: i64) -> ! {
 
 /// The monotonic clock, which no one can set.
 fn now_millis() -> i64 {
-    let mut now = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes one timespec, which `now` is.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
     now.tv_sec * 1_000 + now.tv_nsec / 1_000_000
@@ -790,10 +743,7 @@ fn close_from(first: RawFd, limit: c_int) {
 }
 
 fn descriptor_limit() -> c_int {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is memory of the type that is filled in.
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
     c_int::try_from(limit.rlim_cur).map_or(limits::DESCRIPTORS, |n| n.min(limits::DESCRIPTORS))
@@ -818,10 +768,7 @@ pub fn prepare_process() -> io::Result<()> {
         return Ok(());
     }
     // An older kernel. Without /proc there is still the closing after the fork.
-    let inherited = fs::read_dir("/proc/self/fd")
-        .into_iter()
-        .flatten()
-        .flatten();
+    let inherited = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     for descriptor in inherited.filter_map(|entry| entry.file_name().to_str()?.parse().ok()) {
         if descriptor > 2 {
             // SAFETY: takes numbers only; the one that is not open any more is the list's own.
@@ -894,10 +841,7 @@ mod tests {
 
     #[test]
     fn both_ways_to_find_children_agree() {
-        let mut child = std::process::Command::new("sleep")
-            .arg("60")
-            .spawn()
-            .unwrap();
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pid = pid_t::try_from(child.id()).unwrap();
         let own = pid_t::try_from(std::process::id()).unwrap();
         assert!(scanned_children(own).contains(&pid));

@@ -38,9 +38,7 @@ impl Signal {
     }
 
     fn from_number(number: i32) -> Option<Signal> {
-        Signal::ALL
-            .into_iter()
-            .find(|signal| signal.number() == number)
+        Signal::ALL.into_iter().find(|signal| signal.number() == number)
     }
 
     /// The exit code that a shell reports for it: 128 and its number.
@@ -108,10 +106,7 @@ impl Stop {
 
     /// As if `signal` had come: the line editor's Ctrl+C, and programs without a signal thread.
     pub fn request(&self, signal: Signal) {
-        let first =
-            self.0
-                .signal
-                .compare_exchange(0, signal.number(), Ordering::SeqCst, Ordering::SeqCst);
+        let first = self.0.signal.compare_exchange(0, signal.number(), Ordering::SeqCst, Ordering::SeqCst);
         if first.is_ok() {
             wake(&self.0.stop.1);
         }
@@ -149,16 +144,10 @@ impl Stop {
     }
 
     fn wait_forever(&self, waited: &libc::sigset_t, main_thread: usize) {
-        let mut patience = libc::timespec {
-            tv_sec: 1,
-            tv_nsec: 0,
-        };
+        let mut patience = libc::timespec { tv_sec: 1, tv_nsec: 0 };
         loop {
             if self.stopped() {
-                patience = libc::timespec {
-                    tv_sec: 0,
-                    tv_nsec: TICK_MILLIS as libc::c_long * 1_000_000,
-                };
+                patience = libc::timespec { tv_sec: 0, tv_nsec: TICK_MILLIS as libc::c_long * 1_000_000 };
                 // Again and again: it may come just before a call blocks.
                 // SAFETY: the main thread ends with the process, and so is there.
                 unsafe { libc::pthread_kill(main_thread as libc::pthread_t, NUDGE) };
@@ -167,9 +156,7 @@ impl Stop {
             let number = unsafe { libc::sigtimedwait(waited, std::ptr::null_mut(), &patience) };
             match Signal::from_number(number) {
                 Some(signal) => self.request(signal),
-                None if number == libc::SIGCONT || number == libc::SIGWINCH => {
-                    wake(&self.0.change.1)
-                }
+                None if number == libc::SIGCONT || number == libc::SIGWINCH => wake(&self.0.change.1),
                 // EAGAIN: a second has passed. EINTR: the process was stopped and continued.
                 None => run(&self.0.on_tick),
             }
@@ -217,13 +204,7 @@ fn block_signals() -> io::Result<libc::sigset_t> {
     let mut set = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: sigemptyset initialises the set it is given.
     unsafe { libc::sigemptyset(set.as_mut_ptr()) };
-    for number in [
-        libc::SIGHUP,
-        libc::SIGINT,
-        libc::SIGTERM,
-        libc::SIGCONT,
-        libc::SIGWINCH,
-    ] {
+    for number in [libc::SIGHUP, libc::SIGINT, libc::SIGTERM, libc::SIGCONT, libc::SIGWINCH] {
         if !is_fatal(number) || !is_ignored(number)? {
             // SAFETY: the set was initialised above and the number is a signal's.
             unsafe { libc::sigaddset(set.as_mut_ptr(), number) };
@@ -241,11 +222,7 @@ fn block_signals() -> io::Result<libc::sigset_t> {
         libc::sigaction(NUDGE, &nudge, std::ptr::null_mut());
         libc::pthread_sigmask(libc::SIG_SETMASK, &set, std::ptr::null_mut())
     };
-    if failed == 0 {
-        Ok(set)
-    } else {
-        Err(io::Error::from_raw_os_error(failed))
-    }
+    if failed == 0 { Ok(set) } else { Err(io::Error::from_raw_os_error(failed)) }
 }
 
 fn is_fatal(number: i32) -> bool {

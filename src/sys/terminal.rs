@@ -42,12 +42,7 @@ pub fn errors() -> BorrowedFd<'static> {
 
 /// Columns and rows of the terminal, at least 1 each; 80 and 24 where it does not say (ioctl_tty(2)).
 pub fn size(fd: BorrowedFd) -> (usize, usize) {
-    let mut size = libc::winsize {
-        ws_row: 0,
-        ws_col: 0,
-        ws_xpixel: 0,
-        ws_ypixel: 0,
-    };
+    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
     // SAFETY: TIOCGWINSZ writes one winsize, which `size` is. On failure it stays zero.
     unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCGWINSZ, &mut size) };
     let or = |given: u16, usual| if given == 0 { usual } else { given.into() };
@@ -84,11 +79,7 @@ pub enum Wait {
 
 /// Waits until `fd` can be read. A wish to stop comes before a change, and a change before input.
 pub fn wait(fd: BorrowedFd, stop: &Stop, timeout: Option<Duration>) -> io::Result<Wait> {
-    let mut polled = [
-        readable(stop.stop_fd()),
-        readable(stop.change_fd()),
-        readable(fd),
-    ];
+    let mut polled = [readable(stop.stop_fd()), readable(stop.change_fd()), readable(fd)];
     poll(&mut polled, timeout)?;
     // Both at once is what a closed terminal shows, and the end of a file or pipe never.
     let closed = libc::POLLHUP | libc::POLLERR;
@@ -129,11 +120,7 @@ pub fn await_foreground(stop: &Stop) -> io::Result<bool> {
 }
 
 fn readable(fd: BorrowedFd) -> libc::pollfd {
-    libc::pollfd {
-        fd: fd.as_raw_fd(),
-        events: libc::POLLIN,
-        revents: 0,
-    }
+    libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 }
 }
 
 /// `poll` until something is ready or the time is up, however often it is interrupted.
@@ -188,10 +175,7 @@ pub fn write_all(fd: BorrowedFd, mut bytes: &[u8], stop: &Stop) -> io::Result<()
 }
 
 fn writable(fd: BorrowedFd) -> libc::pollfd {
-    libc::pollfd {
-        events: libc::POLLOUT,
-        ..readable(fd)
-    }
+    libc::pollfd { events: libc::POLLOUT, ..readable(fd) }
 }
 
 /// What a descriptor that can be written takes without blocking. A terminal may have little room.
@@ -212,10 +196,7 @@ fn write_piece(fd: BorrowedFd, bytes: &[u8], room_bytes: usize) -> io::Result<us
 
 /// Whether the same call may succeed if repeated.
 pub fn is_for_later(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock
-    )
+    matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
 }
 
 /// Writes a short text if that takes no waiting.
@@ -297,11 +278,7 @@ impl Guard {
         restore_now();
         let guard = Guard(());
         let mut state = changed();
-        let new = state.insert(Changed {
-            setting,
-            paste,
-            original: None,
-        });
+        let new = state.insert(Changed { setting, paste, original: None });
         new.apply()?;
         Ok(guard)
     }
@@ -322,10 +299,7 @@ impl Changed {
         let Some(found) = settings() else {
             return Ok(false);
         };
-        if self
-            .original
-            .is_some_and(|as_found| are_same(&self.setting.of(as_found), &found))
-        {
+        if self.original.is_some_and(|as_found| are_same(&self.setting.of(as_found), &found)) {
             return Ok(false);
         }
         set(&self.setting.of(found))?;

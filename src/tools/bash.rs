@@ -93,18 +93,14 @@ impl Settings {
 
     /// The whole environment of a command, as it is shown and as it is used.
     fn environment(&self) -> Vec<OsString> {
-        [
-            ("PATH=", self.path()),
-            ("HOME=", &self.home),
-            ("LANG=", OsStr::new(LANG)),
-        ]
-        .into_iter()
-        .map(|(name, value)| {
-            let mut pair = OsString::from(name);
-            pair.push(value);
-            pair
-        })
-        .collect()
+        [("PATH=", self.path()), ("HOME=", &self.home), ("LANG=", OsStr::new(LANG))]
+            .into_iter()
+            .map(|(name, value)| {
+                let mut pair = OsString::from(name);
+                pair.push(value);
+                pair
+            })
+            .collect()
     }
 
     /// Relative entries of the PATH are passed over: they would name a shell that the working
@@ -113,10 +109,7 @@ impl Settings {
         let on_path = std::env::split_paths(self.path())
             .filter(|folder| folder.is_absolute())
             .map(|folder| folder.join("bash"));
-        [self.shell.clone()]
-            .into_iter()
-            .chain(on_path)
-            .find(|shell| is_executable(shell))
+        [self.shell.clone()].into_iter().chain(on_path).find(|shell| is_executable(shell))
     }
 }
 
@@ -131,19 +124,13 @@ pub struct Bash {
 
 impl Bash {
     pub fn new(settings: Settings) -> Bash {
-        Bash {
-            settings: Arc::new(settings),
-        }
+        Bash { settings: Arc::new(settings) }
     }
 }
 
 impl Tool for Bash {
     fn definition(&self) -> Definition {
-        Definition {
-            name: "bash",
-            description: DESCRIPTION,
-            parameters: PARAMETERS,
-        }
+        Definition { name: "bash", description: DESCRIPTION, parameters: PARAMETERS }
     }
 
     fn prepare(&self, arguments: &str) -> Result<Box<dyn Action>, String> {
@@ -219,23 +206,15 @@ struct Command {
 
 impl Action for Command {
     fn display(&self) -> Display {
-        let Bounds {
-            time, output_bytes, ..
-        } = self.settings.limits;
-        let unusual = self
-            .shell
-            .as_ref()
-            .filter(|shell| shell.as_os_str() != SHELL);
+        let Bounds { time, output_bytes, .. } = self.settings.limits;
+        let unusual = self.shell.as_ref().filter(|shell| shell.as_os_str() != SHELL);
         Display {
             tool: "bash".into(),
             command: self.command.clone(),
             shell: unusual.map(|shell| shell.clone().into()),
             cwd: self.settings.cwd.clone().ok().map(Into::into),
             environment: self.settings.environment(),
-            limits: format!(
-                "{} s timeout; {output_bytes} bytes of combined output",
-                time.as_secs_f64()
-            ),
+            limits: format!("{} s timeout; {output_bytes} bytes of combined output", time.as_secs_f64()),
             seconds: Some(time.as_secs()),
         }
     }
@@ -260,12 +239,7 @@ impl Command {
         let deadline = Instant::now() + limits.time;
         let backstop = limits.time + Duration::from_millis(limits::OVERDUE_MILLIS);
         let job = Running::start(&program, backstop).map_err(|error| self.explain(&error))?;
-        let mut watch = Watch {
-            job,
-            capture: Capture::new(limits.output_bytes),
-            stop,
-            limits,
-        };
+        let mut watch = Watch { job, capture: Capture::new(limits.output_bytes), stop, limits };
         let ending = watch.follow(deadline);
         let reaped = watch.end_group(&ending);
         if let Some(error) = watch.job.failure() {
@@ -277,9 +251,10 @@ impl Command {
     }
 
     fn program(&self) -> Result<Program, String> {
-        let cwd = self.settings.cwd.as_ref().map_err(|error| {
-            format!("cannot run a command: the working directory is not known: {error}")
-        })?;
+        let cwd =
+            self.settings.cwd.as_ref().map_err(|error| {
+                format!("cannot run a command: the working directory is not known: {error}")
+            })?;
         let shell = self.shell.as_ref().ok_or_else(|| {
             let path = text::quote_os(self.settings.path());
             format!("bash not found in PATH {path}, and {SHELL} can't be executed")
@@ -291,10 +266,7 @@ impl Command {
     }
 
     fn explain(&self, StartError { step, error }: &StartError) -> String {
-        let quoted = |path: Option<&PathBuf>| {
-            path.map(|p| text::quote_os(p.as_os_str()))
-                .unwrap_or_default()
-        };
+        let quoted = |path: Option<&PathBuf>| path.map(|p| text::quote_os(p.as_os_str())).unwrap_or_default();
         match step {
             Step::Process => format!("cannot start a process: {error}"),
             Step::Directory => {
@@ -379,10 +351,7 @@ impl Watch<'_> {
         // may be what keeps the guard from it.
         let group_reaped = reaped - self.limits.reap / 2;
         while !self.is_dead() && Instant::now() < group_reaped {
-            if self
-                .pump(false, group_reaped.min(Instant::now() + tick))
-                .is_err()
-            {
+            if self.pump(false, group_reaped.min(Instant::now() + tick)).is_err() {
                 break;
             }
         }
@@ -408,12 +377,7 @@ impl Watch<'_> {
 
     /// Settles what became of the command and of those who left its group.
     fn conclude(self, ending: Ending, reaped: Instant) -> Outcome {
-        let Watch {
-            job,
-            capture,
-            limits,
-            ..
-        } = self;
+        let Watch { job, capture, limits, .. } = self;
         let ending = match ending {
             // The flood came between the shell's end and that of its group.
             Ending::Itself if capture.is_full => Ending::OutputLimit,
@@ -424,10 +388,8 @@ impl Watch<'_> {
             job.kill_descendants(reaped);
         }
         let (exit, group) = (job.exit(), job.group());
-        let (stuck, free): (Vec<_>, Vec<_>) = job
-            .release(reaped)
-            .into_iter()
-            .partition(|process| forced || process.group == group);
+        let (stuck, free): (Vec<_>, Vec<_>) =
+            job.release(reaped).into_iter().partition(|process| forced || process.group == group);
         let (status, words) = describe(&ending, exit, limits);
         let words = words.map(|words| match stuck.as_slice() {
             [] => format!("[{words}]"),
@@ -466,10 +428,7 @@ fn describe(ending: &Ending, exit: Option<Exit>, limits: &Bounds) -> (Ran, Optio
             let words = format!("output limit of {most} bytes reached; the command was ended");
             (Ran::OutputLimit, Some(words))
         }
-        Ending::Cancelled => (
-            Ran::Cancelled,
-            Some("cancelled; the command was ended".into()),
-        ),
+        Ending::Cancelled => (Ran::Cancelled, Some("cancelled; the command was ended".into())),
         Ending::Unwatched(error) => {
             let words = format!("the command could not be watched and was ended: {error}");
             (Ran::Failed, Some(words))
@@ -510,12 +469,7 @@ struct Capture {
 
 impl Capture {
     fn new(most: usize) -> Capture {
-        Capture {
-            bytes: Vec::new(),
-            most,
-            at_end: false,
-            is_full: false,
-        }
+        Capture { bytes: Vec::new(), most, at_end: false, is_full: false }
     }
 
     /// Whether there is any use in reading on.
@@ -526,9 +480,7 @@ impl Capture {
     /// One read; to be called when it doesn't block.
     fn fill(&mut self, job: &mut Running) {
         let mut chunk = [0; limits::CHUNK_BYTES];
-        let room = (self.most - self.bytes.len())
-            .saturating_add(1)
-            .min(chunk.len());
+        let room = (self.most - self.bytes.len()).saturating_add(1).min(chunk.len());
         let Some(chunk) = chunk.get_mut(..room) else {
             return;
         };
@@ -563,10 +515,7 @@ mod tests {
 
     #[test]
     fn the_model_is_told_the_true_limits() {
-        for limit in [
-            limits::COMMAND_SECONDS.to_string(),
-            limits::OUTPUT_BYTES.to_string(),
-        ] {
+        for limit in [limits::COMMAND_SECONDS.to_string(), limits::OUTPUT_BYTES.to_string()] {
             assert!(DESCRIPTION.contains(&format!(" {limit} ")), "{limit}");
         }
         let schema: serde_json::Value = serde_json::from_str(PARAMETERS).unwrap();
@@ -576,19 +525,10 @@ mod tests {
 
     #[test]
     fn arguments_are_exactly_one_command() {
-        assert_eq!(
-            parse_arguments(r#" {"command":"ls -l"} "#).unwrap(),
-            "ls -l"
-        );
-        assert_eq!(
-            parse_arguments(r#"{"\u0063ommand":"\ud83d\ude42\n"}"#).unwrap(),
-            "🙂\n"
-        );
+        assert_eq!(parse_arguments(r#" {"command":"ls -l"} "#).unwrap(), "ls -l");
+        assert_eq!(parse_arguments(r#"{"\u0063ommand":"\ud83d\ude42\n"}"#).unwrap(), "🙂\n");
         let longest = format!(r#"{{"command":"{}"}}"#, "x".repeat(limits::COMMAND_BYTES));
-        assert_eq!(
-            parse_arguments(&longest).unwrap().len(),
-            limits::COMMAND_BYTES
-        );
+        assert_eq!(parse_arguments(&longest).unwrap().len(), limits::COMMAND_BYTES);
         for (refused, why) in [
             ("", "EOF"),
             ("null", "expected an object"),

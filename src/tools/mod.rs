@@ -128,11 +128,7 @@ mod tests {
 
     impl Tool for Echo {
         fn definition(&self) -> Definition {
-            Definition {
-                name: "echo",
-                description: "",
-                parameters: "{}",
-            }
+            Definition { name: "echo", description: "", parameters: "{}" }
         }
         fn prepare(&self, arguments: &str) -> Result<Box<dyn Action>, String> {
             match arguments {
@@ -179,18 +175,8 @@ mod tests {
     #[test]
     fn refused_calls_have_a_result_and_nothing_to_approve() {
         for (name, arguments, altered, result) in [
-            (
-                "ecno",
-                "x",
-                false,
-                r#"{"status":"unknown_tool","output":"there is no tool \"ecno\""}"#,
-            ),
-            (
-                "echo",
-                "bad",
-                false,
-                r#"{"status":"invalid_arguments","output":"why"}"#,
-            ),
+            ("ecno", "x", false, r#"{"status":"unknown_tool","output":"there is no tool \"ecno\""}"#),
+            ("echo", "bad", false, r#"{"status":"invalid_arguments","output":"why"}"#),
             (
                 "echo",
                 "mended \u{fffd}",
