@@ -32,6 +32,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::ptr;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -132,6 +133,9 @@ struct Guard {
 /// is its own; while it lives it reaps what it guards.
 static RELEASED: Mutex<Vec<Guard>> = Mutex::new(Vec::new());
 
+/// The guard of the command that runs now, or 0; see [`orphans`], which may be asked on another thread.
+static CURRENT: AtomicI32 = AtomicI32::new(0);
+
 /// A started command. To be given back by [`Running::release`]; merely dropping it cuts the wire,
 /// and the guard kills the group.
 pub struct Running {
@@ -178,6 +182,7 @@ impl Running {
         })?;
         // Ours must go at once: the pipe and the wire end when their last other holder does.
         drop((output_end, wire_end));
+        CURRENT.store(pid, Ordering::SeqCst);
         let guard = Guard { pid, wire };
         match guard.first_report() {
             Ok(shell) => Ok(Running { guard, shell, output, exit: None, failure: None }),
@@ -304,6 +309,7 @@ impl Running {
         } else {
             lock_released().push(self.guard);
         }
+        CURRENT.store(0, Ordering::SeqCst);
         reap_strays();
         living
     }
@@ -415,7 +421,8 @@ pub fn reap_strays() {
 }
 
 /// What guards that were killed have left to this process; nobody unless it is a subreaper, which
-/// has no other children than guards.
+/// has no other children than guards. The running command's guard is nobody's to reap but the
+/// command's: until then its number must stay its own, even if it was killed.
 fn orphans() -> Vec<pid_t> {
     let mut is_subreaper: c_int = 0;
     // SAFETY: the call writes one int, which `is_subreaper` is.
@@ -424,7 +431,8 @@ fn orphans() -> Vec<pid_t> {
         return vec![];
     }
     let released = lock_released();
-    let is_guard = |pid: &pid_t| released.iter().any(|guard| guard.pid == *pid);
+    let current = CURRENT.load(Ordering::SeqCst);
+    let is_guard = |pid: &pid_t| *pid == current || released.iter().any(|guard| guard.pid == *pid);
     // SAFETY: takes nothing and returns a number.
     let mut found = children(unsafe { libc::getpid() });
     found.retain(|pid| !is_guard(pid));
